@@ -22,8 +22,10 @@ from sklearn.model_selection import (
 )
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
+from typer.testing import CliRunner
 
 from rankgrad import estimator, evaluate
+from rankgrad.cli import app
 from rankgrad.estimator import Ranker
 from rankgrad.training import FittedRanker, Settings, trainer
 
@@ -408,6 +410,21 @@ def test_rankers_saved_before_lists_were_counted_load(lists, tmp_path):
     ranker.save(tmp_path / "ranker")
     rewrite(tmp_path / "ranker" / "ranker.json", drop=["n_lists"])
     assert Ranker.load(tmp_path / "ranker").score(X, y, qid) == ranker.score(X, y, qid)
+
+
+def test_the_command_line_finds_columns_by_the_names_of_the_frame(lists, tmp_path):
+    """The columns of a file may be in another order than those of the frame."""
+    X, y, qid = lists
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    ranker = Ranker("softmax", **SMALL).fit(frame, y, qid)
+    ranker.save(tmp_path / "ranker")
+    frame[list("dbca")].assign(qid=qid, label=y).to_csv(tmp_path / "data.csv", index=False)
+    paths = [str(tmp_path / name) for name in ("ranker", "data.csv")]
+    found = np.array(CliRunner().invoke(app, ["predict", *paths]).stdout.split(), np.float32)
+    np.testing.assert_allclose(found, ranker.predict(frame, qid), atol=1e-6)
+    # Earlier versions wrote the names into ranker.json alone.
+    rewrite(tmp_path / "ranker" / "best" / "model.json", feature_names=None)
+    assert Ranker.load(tmp_path / "ranker").model_.feature_names == tuple("abcd")
 
 
 def test_saved_and_loaded(lists, tmp_path):

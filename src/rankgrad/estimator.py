@@ -544,6 +544,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:
             ranker.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
+            # Earlier versions wrote the names into ranker.json alone.
+            ranker.model_.feature_names = tuple(saved["feature_names"])
         saved = {"n_lists": 1, "longest_list": 0} | saved  # earlier versions did not write these
         for name in _ATTRIBUTES:
             setattr(ranker, f"{name}_", saved[name])
@@ -656,6 +658,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             offsets=offsets,
             qids=np.arange(len(offsets) - 1).astype(np.str_),
             weights=None if weights is None else weights[order],
+            # By these names the command line finds the columns of a file, in any order.
+            feature_names=getattr(self, "feature_names_in_", None),
             categories=categories,
         )
 

@@ -255,6 +255,14 @@ def test_train_notes_that_no_item_is_relevant(rankgrad, quick, tmp_path):
     assert "no item of the training lists has a label above 0" in done.stderr
 
 
+def test_train_notes_that_all_lists_have_one_item(rankgrad, quick, tmp_path):
+    """As if a column of row numbers were taken for the queries."""
+    data = tmp_path / "ones.txt"
+    data.write_text("".join(f"{row % 2} qid:{row} 1:0.{row}\n" for row in range(1, 9)))
+    done = rankgrad("train", data, *quick, "-o", tmp_path / "run")
+    assert "no training list has more than one item" in done.stderr
+
+
 def test_train_needs_no_option_but_the_data(
     rankgrad, refused, folder, quick, tmp_path, monkeypatch
 ):

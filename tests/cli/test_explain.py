@@ -27,6 +27,15 @@ def test_importance_as_a_table_json_and_files(rankgrad, in_json, run, folder, tm
     assert names == {"importance.csv", "importance.svg", "pairs.csv", "explanation.json"}
 
 
+def test_a_metric_that_is_undefined_on_all_lists(rankgrad, run, folder, tmp_path):
+    labeled = (folder / "test.txt").read_text()
+    (tmp_path / "zero.txt").write_text(re.sub(r"(?m)^\d+", "0", labeled))
+    metric = ("-m", "ndcg@10(empty=skip)", "--device", "cpu")
+    for command in ("explain", "evaluate"):
+        shown = rankgrad(command, run, tmp_path / "zero.txt", *metric).stdout
+        assert "undefined" in shown and "nan" not in shown and "0.00" not in shown
+
+
 def test_a_pair_adds_up(rankgrad, in_json, run, folder):
     given = ("explain", run, folder, "--device", "cpu")
     qid = in_json("evaluate", run, folder, "--per-list")["per_list"]["qid"][0]

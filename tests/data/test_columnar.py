@@ -170,6 +170,24 @@ def test_dictionary_columns_are_texts(tmp_path: Path) -> None:
     assert columnar.read(tmp_path / "x.parquet").qids.tolist() == ["a", "b"]
 
 
+def test_ids_that_are_floats_are_those_of_integers(tmp_path: Path) -> None:
+    """As pandas has them where a value was missing."""
+    values = {"label": [1, 0, 2], "x": [0.5, 1.0, 2.0]}
+    numbers = [7, 7, 12345678901]
+    for kind in (int, float):
+        ids = list(map(kind, numbers))
+        parquet.write_table(pa.table({"qid": ids, "doc": ids, **values}), tmp_path / "x.parquet")
+        rows = "".join(f"{i},{i},{y},{x}\n" for i, y, x in zip(ids, *values.values(), strict=True))
+        csv(tmp_path / "x.csv", f"qid,doc,label,x\n{rows}")
+        for name in ("x.parquet", "x.csv"):
+            read = columnar.read(tmp_path / name, id="doc")
+            assert read.qids.tolist() == ["7", "12345678901"]
+            assert read.ids is not None and read.ids.tolist() == ["7", "7", "12345678901"]
+    for text in ("1.0,1,1\n1,1,1\n", "1.0,1,1\n2.10,1,1\n"):  # not of floats alone: as written
+        read = columnar.read(csv(tmp_path / "y.csv", f"qid,label,x\n{text}"))
+        assert read.qids[0] == "1.0" and len(read) == 2
+
+
 def test_csv_keeps_ids_as_written_and_learns_of_fractions_late(tmp_path: Path) -> None:
     rows = "".join(f"00{i // 10},1,{i}\n" for i in range(200_000))
     read = columnar.read(csv(tmp_path / "x.csv", f"qid,label,x\n{rows}last,0.5,0.25\n"))
@@ -236,6 +254,23 @@ def test_left_out_columns_are_said(tmp_path: Path) -> None:
     path = csv(tmp_path / "x.csv", "qid,label,x,url,day\n1,1,3,a,2020-01-01\n")
     assert columnar.read(path).notes[0].endswith("neither numbers nor few texts: day, url")
     assert columnar.read(path, features=["x"]).notes == ()
+
+
+def test_an_index_of_pandas_is_no_feature(tmp_path: Path) -> None:
+    """In a file that is sorted by label, the numbers of rows would give the labels away."""
+    columns = {"qid": [1, 1], "label": [1, 0], "x": [0.5, 1.0]}
+    for name in ("__index_level_0__", "", "Unnamed: 0"):
+        parquet.write_table(pa.table({name: [0, 1], **columns}), tmp_path / "x.parquet")
+        csv(tmp_path / "x.csv", f"{name},qid,label,x\n0,1,1,0.5\n1,1,0,1.0\n")
+        for file in ("x.parquet", "x.csv"):
+            read = columnar.read(tmp_path / file)
+            assert read.feature_names == ("x",)
+            note = f"columns left out, which are numbers of rows that pandas wrote: {name!r}"
+            assert read.notes == (note,)
+            named = columnar.read(tmp_path / file, features=[name, "x"])  # unless it is asked for
+            assert named.feature_names == (name, "x") and named.notes == ()
+        columnar.write(named, tmp_path / "y.parquet", overwrite=True)
+        assert columnar.read(tmp_path / "y.parquet").feature_names == (name, "x")
 
 
 def test_columns_of_many_texts_are_left_out_of_several_parts_too(tmp_path: Path) -> None:

@@ -119,6 +119,42 @@ def test_damaged_compressed_files_are_named(dataset, written, tmp_path, kind, pa
         _scores.read(path, dataset)
 
 
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_rows_of_a_list_may_be_in_any_order_if_they_have_ids(tmp_path, with_ids):
+    """As other tools write them, best first; qids may be floats, as pandas has them."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    ids = ["x", "y", "x", "z"] if with_ids else None
+    data = Dataset(np.zeros((4, 1)), [1, 0, 0, 1], [0, 2, 4], ["1", "2"], ids=ids)
+    table = {
+        "qid": [1.0, 1.0, 2.0, 2.0],
+        "id": ["y", "x", "z", "x"] if with_ids else ["2", "1", "2", "1"],
+        "score": [4.0, 3.0, 2.0, 1.0],
+    }
+    parquet.write_table(arrow.table(table), tmp_path / "s.parquet")
+    assert _scores.read(tmp_path / "s.parquet", data).tolist() == [3.0, 4.0, 1.0, 2.0]
+    table["id"][1] = "0"
+    parquet.write_table(arrow.table(table), tmp_path / "t.parquet")
+    if with_ids:
+        with pytest.raises(ValueError, match="row 2: the data has no item '0' in query '1'"):
+            _scores.read(tmp_path / "t.parquet", data)
+    else:  # ids that these data do not have
+        assert _scores.read(tmp_path / "t.parquet", data).tolist() == [4.0, 3.0, 2.0, 1.0]
+
+
+def test_scores_in_parquet_follow_the_rows_of_the_file_if_their_queries_do(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "mixed.txt").write_text("0 qid:b 1:1\n1 qid:a 1:2\n2 qid:b 1:3\n0 qid:a 1:4\n")
+    data = load(tmp_path / "mixed.txt")
+    columns = {"qid": list("baba"), "id": ["1", "1", "2", "2"], "score": [1.0, 2.0, 3.0, 4.0]}
+    for names in (["qid", "score"], ["qid", "id", "score"]):
+        path = tmp_path / f"{len(names)}.parquet"
+        parquet.write_table(arrow.table({name: columns[name] for name in names}), path)
+        assert _scores.read(path, data).tolist() == data.features[:, 0].tolist() == [1, 3, 2, 4]
+    parquet.write_table(arrow.table({"score": columns["score"]}), tmp_path / "s.parquet")
+    with pytest.raises(ValueError, match="has no column 'qid', and the data have queries whose"):
+        _scores.read(tmp_path / "s.parquet", data)
+
+
 def test_scores_of_other_data_are_refused(dataset, written, tmp_path):
     _scores.write(tmp_path / "s.parquet", written, dataset)
     other = dataset.select([1, 0, 2, 3, 4, 5, 6])

@@ -235,10 +235,11 @@ def test_entries_seeds_and_folds_can_be_added(plan, tmp_path):
     assert len(fewer.evaluated) == 2
 
 
-def test_other_metrics_need_no_training(plan, tmp_path, monkeypatch):
+def test_other_metrics_need_no_training_and_no_prediction(plan, tmp_path, monkeypatch):
     small = plan(folds=(1,))
     first = run(small, tmp_path / "out", workers=0)
     monkeypatch.setattr("rankgrad.training.trainer.Trainer._epoch", None)
+    monkeypatch.setattr("rankgrad.training.FittedRanker.predict", None)
     other = replace(small, metrics=("rr", "ndcg@5"))
     found = run(other, tmp_path / "out", workers=0)
     assert found.mean("mse", "ndcg@5") == first.mean("mse", "ndcg@5")

@@ -132,6 +132,34 @@ def test_a_bagging_fraction_among_the_options_turns_bagging_on(folds):
     assert not np.array_equal(*saved)
 
 
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_options_that_the_library_would_ignore_are_refused(kind):
+    pytest.importorskip(kind)
+    with pytest.raises(
+        ValueError, match=f"{kind} does not use these options: 'a_leaf', 'num_leafs'"
+    ):
+        TreeEntry("a", kind, {"num_leafs": 3, "eta": 0.1, "a_leaf": 1})
+    with pytest.raises(ValueError, match="loss and the option objective are both objectives"):
+        TreeEntry("a", kind, {"objective": "regression"}, loss="mse")
+
+
+def test_a_value_that_xgboost_refuses():
+    pytest.importorskip("xgboost")
+    with pytest.raises(ValueError, match="xgboost refuses it: Invalid Parameter format for max_d"):
+        TreeEntry("a", "xgboost", {"max_depth": "x"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"), [("lightgbm", "rank_xendcg"), ("xgboost", "rank:pairwise")]
+)
+def test_an_objective_among_the_options_is_boosted(folds, kind, other):
+    pytest.importorskip(kind)
+    data = load_splits(folds, 1)
+    entry = TreeEntry("a", kind, FIXED[kind] | {"objective": other}, rounds=3)
+    assert other in entry.boost(data, "ndcg@5", 0, {}).saved.decode()
+    assert entry.labels(Settings())["loss"] == other
+
+
 def test_there_are_two_kinds():
     with pytest.raises(ValueError, match="kind must be one of 'lightgbm', 'xgboost'"):
         TreeEntry("CatBoost", "catboost")

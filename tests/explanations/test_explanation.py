@@ -93,7 +93,9 @@ def test_files_where_the_metric_is_undefined(ranker, data, tmp_path):
     text = (tmp_path / "out" / "explanation.json").read_text()
     assert "NaN" not in text
     assert json.loads(text)["mean"] is None
-    assert "nan" not in (tmp_path / "out" / "importance.svg").read_text()
+    assert json.loads(text)["importance"][0]["drop"] is None
+    picture = (tmp_path / "out" / "importance.svg").read_text()
+    assert "nan" not in picture and "0.00" not in picture and ">undefined<" in picture
 
 
 def test_wrong_lists(ranker, data):

@@ -44,7 +44,7 @@ def trainer(kind, folder, **options):
         args=arguments,
         train_dataset=Dataset.from_dict(columns),
         eval_dataset=Dataset.from_dict(columns),
-        data_collator=ListCollator(tokenizer()),
+        data_collator=ListCollator(tokenizer(padding_side=options.pop("padding_side", "right"))),
         compute_loss_func=ListLoss(options.pop("loss", "neural_ndcg@10")),
         **options,
     )
@@ -127,12 +127,16 @@ def test_batches():
         made([{**examples[0], "labels": [1]}])
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-def test_both_trainers_make_the_same_step(tmp_path, bf16):
-    plain = trainer(Trainer, tmp_path, bf16=bf16)
+@pytest.mark.parametrize(
+    ("bf16", "padding_side"), [(False, "right"), (True, "right"), (False, "left")]
+)
+def test_both_trainers_make_the_same_step(tmp_path, bf16, padding_side):
+    """With padding on the left, too, after which tokens have later positions."""
+    options = {"bf16": bf16, "padding_side": padding_side}
+    plain = trainer(Trainer, tmp_path, **options)
     before = weights(plain)
     plain.train()
-    cached = trainer(CachedTrainer, tmp_path, bf16=bf16, mini_batch_size=4)
+    cached = trainer(CachedTrainer, tmp_path, **options, mini_batch_size=4)
     cached.train()
     moved = max((value - before[name]).abs().max() for name, value in weights(plain).items())
     assert moved > 0.05

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from rankgrad import Ranker
 from rankgrad.boosting.boosters import KINDS, BoostingConfig, boost
@@ -16,6 +17,7 @@ from rankgrad.metrics import evaluate
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, RunFolder, Settings, _tree_fitting, fit
 from rankgrad.training._loggers import TensorBoard
+from rankgrad.training.run import Job
 
 TRAIN, VALI = (synthetic.make(20, features=16, split=split) for split in ("train", "vali"))
 FAST = {"epochs": 5, "metric": "ndcg@5", "metrics": ("rr",)}
@@ -95,6 +97,7 @@ RESUMED = [
     ("lightgbm(min_data_in_leaf=5)", "gumbel_neural_ndcg@5"),
     ("lightgbm", "neural_ndcg(temperature=exponential(start=5, end=0.5))"),
     ("xgboost(min_child_weight=0.1)", "lambdaloss@5"),
+    ("xgboost(min_child_weight=0.1)", "gumbel_neural_ndcg@5"),
     ("lightgbm(boosting=dart, drop_rate=0.5, min_data_in_leaf=5)", None),
     ("xgboost(booster=dart, rate_drop=0.5)", None),
     ("lightgbm(bagging_fraction=0.5)", None),
@@ -127,6 +130,17 @@ def test_ctrl_c_saves_and_the_rest_is_the_same(tmp_path, model, loss):
     again = fit(settings, TRAIN, VALI, folder=tmp_path / "run", resume=True)  # nothing is left
     assert (again.stopped, again.history) == ("epochs", rest.history)
     assert again.model.network.saved == rest.model.network.saved
+
+
+def test_generators_of_a_loss_on_a_gpu_are_those_that_are_resumed(monkeypatch):
+    """Which ones are asked for; without a GPU, there are none to draw from."""
+    job = Job(Settings(model="xgboost(device=cuda)"), TRAIN, VALI, {}, None, False, None, (), True)
+    trainer = _tree_fitting._TreeTrainer(job, None, print, None, _tree_fitting._Checkpoint())
+    devices = []
+    monkeypatch.setattr(_tree_fitting, "generators_of", lambda _, device: devices.append(device))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    trainer._generators()
+    assert devices == [torch.device("cuda", 1)]
 
 
 def _assert_best(done, ranker):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +44,7 @@ __all__ = [
     "contributor",
     "predictor",
     "seeded_loss",
+    "unused_options",
 ]
 
 Kind = Literal["lightgbm", "xgboost"]
@@ -106,7 +108,7 @@ class BoostingConfig:
 
     Args:
         kind: the library.
-        loss: a loss, or its spec; None for the library's own objective.
+        loss: a loss, or its spec; None for the library's own objective, which ``options`` may name.
         metric: the spec of the metric that stops boosting and chooses the best round, on validation
             lists.
         options: parameters of the library, by its names.
@@ -209,14 +211,13 @@ def boost(
     try:
         grow(train, evaluated, rounds)
     except _error_class(config.kind) as error:
-        # LightGBM appends its source file, XGBoost a stack trace.
-        message = str(error).partition(" at /")[0].partition("Stack trace:")[0]
-        if "num_features()) > (0)" in message:  # LightGBM has dropped all features
-            message = (
-                f"no feature can be split so that min_data_in_leaf of the {train.n_items} training "
-                "items, 20 by default, are on either side. Give a lower min_data_in_leaf"
-            )
-        raise ValueError(f"{config.kind} refuses it: {' '.join(message.split())}") from error
+        if "num_features()) > (0)" in str(error):  # LightGBM has dropped all features
+            raise ValueError(
+                f"lightgbm refuses it: no feature can be split so that min_data_in_leaf of the "
+                f"{train.n_items} training items, 20 by default, are on either side. Give a lower "
+                "min_data_in_leaf"
+            ) from error
+        raise _refusal(config.kind, error) from error
     return BoostedTrees(config.kind, rounds.best_trees(), rounds.best_round, rounds.state())
 
 
@@ -231,6 +232,42 @@ def _check_varies(train: Dataset) -> None:
         f"all {train.n_features} features are constant in the training data, so there is nothing "
         "to learn from"
     )
+
+
+def _refusal(kind: Kind, error: Exception) -> ValueError:
+    """The error for an error of the library, without its source file or stack trace."""
+    message = str(error).partition(" at /")[0].partition("Stack trace:")[0]
+    return ValueError(f"{kind} refuses it: {' '.join(message.split())}")
+
+
+def unused_options(kind: Kind, options: Mapping[str, Any]) -> list[str]:
+    """The names of options that the library would ignore, as it does with misspelt ones.
+
+    Args:
+        kind: the library.
+        options: values by name.
+
+    Returns:
+        The names, sorted.
+
+    Raises:
+        ImportError: the library is not installed.
+        ValueError: the library refuses the value of an option.
+    """
+    package = library(kind)
+    if kind == "lightgbm":
+        aliases = package.basic._ConfigAliases._get_all_param_aliases()
+        return sorted(set(options) - set(aliases).union(*aliases.values()))
+    matrix = package.DMatrix(np.zeros((1, 1)))  # XGBoost configures nothing without features
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        checked = {"verbosity": 1, "validate_parameters": True}
+        try:
+            package.Booster({**options, **checked}, [matrix]).save_config()
+        except _error_class(kind) as error:
+            raise _refusal(kind, error) from error
+    names = [re.search(r"Parameters: \{ (.*) \} are not used", str(w.message)) for w in caught]
+    return sorted(name for found in names if found for name in json.loads(f"[{found[1]}]"))
 
 
 def _error_class(kind: Kind) -> Any:
@@ -450,8 +487,8 @@ def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _R
         "deterministic": True,
         "force_row_wise": True,
         "seed": config.seed % _SEED_LIMIT,
-        **config.options,
         "objective": BUILT_IN["lightgbm"],
+        **config.options,
     }
     if rounds.loss is not None:
         objective = lightgbm_adapter.objective(rounds.loss, label_gain=config.label_gain)
@@ -520,7 +557,7 @@ def _boost_xgboost(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _Ro
     }
     objective = None
     if rounds.loss is None:
-        options["objective"] = BUILT_IN["xgboost"]
+        options.setdefault("objective", BUILT_IN["xgboost"])
         if train.weights is not None:
             raise ValueError(
                 "XGBoost's ranker takes no weights of items: leave them out of the data"

@@ -12,7 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rankgrad.cli._printing import Number, show_json, show_notes, show_table
+from rankgrad.cli._printing import (
+    Number,
+    interval_cell,
+    show_json,
+    show_notes,
+    show_table,
+    value_cell,
+)
 
 if TYPE_CHECKING:
     from rankgrad.metrics import Evaluation
@@ -131,10 +138,10 @@ class Results:
         rows: list[Sequence[object]] = []
         for metric, p_values in self.p_values.items():
             first, *others = (evaluation.values.mean[metric] for evaluation in self.evaluations)
-            cells = [f"{first:.4f}"]
+            cells = [value_cell(first)]
             for mean, p in zip(others, p_values, strict=True):
-                cells += [f"{mean:.4f}", "-" if math.isnan(p) else f"{p:.4f}"]
-            rows.append((metric, *map(Number, cells)))
+                cells += [value_cell(mean), Number("-" if math.isnan(p) else f"{p:.4f}")]
+            rows.append((metric, *cells))
         return columns, rows
 
     def _gains(self) -> list[str]:
@@ -180,8 +187,8 @@ def intervals(evaluation: Evaluation) -> dict[str, Interval]:
 def interval_rows(evaluation: Evaluation) -> list[Sequence[object]]:
     """Rows of a table: each metric, its mean and the interval of the mean."""
     return [
-        (name, Number(f"{evaluation.mean[name]:.4f}"), Number(f"{low:.4f} to {high:.4f}"))
-        for name, (low, high) in intervals(evaluation).items()
+        (name, value_cell(evaluation.mean[name]), interval_cell(*ends))
+        for name, ends in intervals(evaluation).items()
     ]
 
 

@@ -52,6 +52,16 @@ class Number(str):
     """The text of a numeric cell: a number, a range or a value with its error; ``-`` for none."""
 
 
+def value_cell(value: float, digits: int = 4) -> Number:
+    """The cell of a mean; ``undefined`` for NaN, the mean of a metric without any list."""
+    return Number("undefined" if math.isnan(value) else f"{value:.{digits}f}")
+
+
+def interval_cell(low: float, high: float, digits: int = 4) -> Number:
+    """The cell of an interval; ``-`` if it is NaN."""
+    return Number("-" if math.isnan(low) else f"{low:.{digits}f} to {high:.{digits}f}")
+
+
 def show_json(value: Any) -> None:
     """Print a value as JSON; NaN and infinity become null."""
     print(json.dumps(_to_json(value), indent=2, ensure_ascii=False, allow_nan=False))

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from rankgrad.cli._arguments import Data, Fold, Run, check_run_folder
-from rankgrad.cli._printing import Number, progress_bar, show_json, show_notes, show_table
+from rankgrad.cli._printing import (
+    Number,
+    interval_cell,
+    progress_bar,
+    show_json,
+    show_notes,
+    show_table,
+    value_cell,
+)
 from rankgrad.cli.predict import open_ranker
 
 if TYPE_CHECKING:
@@ -144,13 +152,13 @@ def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> N
     """Print the importance of features, the most important first."""
     importance = explanation.importance
     rows = [
-        (name, Number(f"{value:.2f}"), Number(f"{low:.2f} to {high:.2f}"), permuted)
+        (name, value_cell(value, 2), interval_cell(low, high, 2), permuted)
         for name, value, low, high, permuted in explanation.importance_rows()[:top]
     ]
     metric, lists = importance.metric, importance.n_lists
     of_all = "" if lists == len(dataset) else f" of {len(dataset):,}"
     footer = [
-        f"points are 100 times {metric}, which is {importance.mean:.4f} with all "
+        f"points are 100 times {metric}, which is {value_cell(importance.mean)} with all "
         "features as they are",
         f"means over {lists:,}{of_all} lists and {importance.repeats} permutations; intervals say "
         "how much a mean would move with other queries",

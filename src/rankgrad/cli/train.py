@@ -87,6 +87,9 @@ def train(
     show_notes(training.notes)
     if not (training.labels > 0).any():
         show_notes(["no item of the training lists has a label above 0: there is nothing to learn"])
+    elif training.lengths.max() == 1:
+        note = "no training list has more than one item, so there is no order to learn"
+        show_notes([f"{note}: are these the right query ids (qid)?"])
     if validation is None:
         uses_default_holdout = settings_file is None and "holdout" not in explicit
         if uses_default_holdout and len(training) >= _MIN_LISTS_FOR_HOLDOUT:

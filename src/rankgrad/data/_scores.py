@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
@@ -165,7 +165,11 @@ def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
 
 
 def _read_parquet(path: Path, dataset: Dataset) -> Array:
-    """Read the scores ``[N]``; a column ``qid``, if there is one, must be that of the data set."""
+    """Read the scores ``[N]``; a column ``qid``, if there is one, must be that of the data set.
+
+    It may also be in the order of the rows of the data file. With a column ``id``, the rows of a
+    list may be in any order, unless the data set has no ids and these are not positions.
+    """
     parquet = load("pyarrow.parquet", "columnar")
     try:
         table = parquet.read_table(path, page_checksum_verification=True)
@@ -176,16 +180,41 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
         raise ValueError(f"{path} has no column 'score'. There are: {listing(table.column_names)}")
     scores = np.array(table["score"].to_numpy(), np.float32)
     _check_count(path, len(scores), dataset)
-    if "qid" in table.column_names:
-        pairs = zip(map(str, table["qid"].to_pylist()), _item_qids(dataset), strict=True)
-        for row, (qid, expected) in enumerate(pairs, start=1):
-            if qid != expected:
-                raise ValueError(
-                    f"{path}: row {row} is of query {quote(qid)}, the data has another one "
-                    "there: these are not the scores of this data"
-                )
     _check_finite(path, scores)
-    return scores
+    qids, ids = (_id_column(table, name) for name in ("qid", "id"))
+    order, own_qids = dataset.source_order, _item_qids(dataset)
+    if qids is None and order is None:
+        return scores
+    if qids is None:
+        raise ValueError(
+            f"{path} has no column 'qid', and the data have queries whose rows are not contiguous: "
+            "without it, nothing says whether the scores are in the order of these rows"
+        )
+    if order is not None and qids != own_qids and qids == [own_qids[item] for item in order]:
+        row_of_item = np.argsort(order)
+        scores, qids = scores[row_of_item], own_qids
+        ids = None if ids is None else [ids[row] for row in row_of_item]
+    for row, (qid, expected) in enumerate(zip(qids, own_qids, strict=True), start=1):
+        if qid != expected:
+            raise ValueError(
+                f"{path}: row {row} is of query {quote(qid)}, the data has another one there: "
+                "these are not the scores of this data"
+            )
+    positions = _positions(dataset)
+    if ids is None or ids in (item_ids(dataset), positions):
+        return scores
+    if dataset.ids is None and not set(ids) <= set(positions):
+        return scores
+    rows = zip(qids, ids, scores.tolist(), strict=True)
+    return _by_id(str(path), [(f"row {n}", *row) for n, row in enumerate(rows, 1)], dataset)
+
+
+def _id_column(table: Any, name: str) -> list[str] | None:
+    """A column of ids as texts; None if the table has no such column."""
+    if name not in table.column_names:
+        return None
+    texts: list[str] = columnar.id_texts(table[name].combine_chunks()).to_pylist()
+    return texts
 
 
 def _read_plain(path: str, numbered_lines: list[tuple[int, bytes]], dataset: Dataset) -> Array:
@@ -211,22 +240,31 @@ def _read_plain(path: str, numbered_lines: list[tuple[int, bytes]], dataset: Dat
 
 def _read_trec(path: str, numbered_lines: list[tuple[int, bytes]], dataset: Dataset) -> Array:
     """Read the scores ``[N]`` from the lines of a run file, which are found by qid and id."""
-    qids, lines = _item_qids(dataset), list(trec.run_lines(path, numbered_lines))
-    ids = item_ids(dataset)
-    if lines and lines[0].document not in ids:
-        ids = _positions(dataset)  # the run was written from data without ids
+    lines = [
+        (f"line {line.number}", line.query, line.document, line.score)
+        for line in trec.run_lines(path, numbered_lines)
+    ]
+    scores = _by_id(path, lines, dataset)
+    _check_finite(path, scores)
+    return scores
+
+
+def _by_id(path: str, rows: list[tuple[str, str, str, float]], dataset: Dataset) -> Array:
+    """The scores ``[N]`` of rows, each with its place in the file, a qid, an id and a score."""
+    qids, ids = _item_qids(dataset), item_ids(dataset)
+    if rows and rows[0][2] not in ids:
+        ids = _positions(dataset)  # the file was written from data without ids
     items = {key: item for item, key in enumerate(zip(qids, ids, strict=True))}
     if len(items) < dataset.n_items:
         raise ValueError(f"the data has an item id twice in one list, so {path} is ambiguous")
     scores = np.full(dataset.n_items, np.nan, np.float32)
-    for line in lines:
-        item = items.get((line.query, line.document))
+    for place, query, document, score in rows:
+        item = items.get((query, document))
         if item is None:
             raise ValueError(
-                f"{path}, line {line.number}: the data has no item {quote(line.document)} in query "
-                f"{quote(line.query)}"
+                f"{path}, {place}: the data has no item {quote(document)} in query {quote(query)}"
             )
-        scores[item] = line.score
+        scores[item] = score
     missing = np.flatnonzero(np.isnan(scores))
     if len(missing):
         qid, document = qids[missing[0]], ids[missing[0]]
@@ -234,7 +272,6 @@ def _read_trec(path: str, numbered_lines: list[tuple[int, bytes]], dataset: Data
             f"{path} has no score for {len(missing)} items of the data; the first is "
             f"{quote(document)} of query {quote(qid)}"
         )
-    _check_finite(path, scores)
     return scores
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,10 @@ __all__ = ["ARROW", "PARQUET", "is_columnar", "read", "suffix", "write"]
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+#: Names of a nameless index of pandas: in Parquet, in a CSV file, and in one that was read again.
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__||Unnamed: 0")
+_WHOLE_FLOAT = re.compile(r"-?[0-9]+\.0")
+_MAX_WHOLE = 2**53  # up to here a float64 is exactly one whole number
 _BATCH_ROWS = 1 << 14  # rows of a batch, at most
 _BATCH_CELLS = 1 << 22  # values of a batch, at most, unless a single row has more
 _CSV_BLOCK, _MAX_CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: least, most
@@ -227,6 +232,7 @@ class _Roles:
     texts: list[str] = field(default_factory=list)  # features whose columns are read as text
     role_columns: list[str] = field(default_factory=list)  # of queries, labels, weights and ids
     ignored: list[str] = field(default_factory=list)  # columns that are not read
+    index_columns: list[str] = field(default_factory=list)  # nor are these, an index of pandas
     _column_counts: Counter[str] = field(default_factory=Counter, init=False)  # by name
     checksum: str | None = None  # of the contents, if the file has one and all columns are read
 
@@ -252,7 +258,10 @@ class _Roles:
         if self.features is not None:
             self.names = list(self.features)
         else:
-            self.names = candidates
+            # write() records roles; what it wrote are features by any name.
+            pandas_index = [] if _ROLES_KEY in metadata else _pandas_index(candidates)
+            self.index_columns = [n for n in pandas_index if n not in self.categorical]
+            self.names = [name for name in candidates if name not in self.index_columns]
             self.ignored = [n for n in schema.names if n not in {*self.role_columns, *candidates}]
         for name in self.names:
             self._require(name, "features", schema)
@@ -397,7 +406,7 @@ class _Builder:
                 features=self.features[rows],
                 labels=self.labels[rows],
                 offsets=offsets,
-                qids=id_array("qids", list(self.query_codes)),
+                qids=id_array("qids", self._whole_ids(list(self.query_codes))),
                 weights=None if self.weights is None else self.weights[rows],
                 ids=None if ids is None else ids[rows],
                 feature_names=tuple(self.roles.names),
@@ -424,6 +433,9 @@ class _Builder:
             yield f"{n_filled:,} missing feature values were set to {self.fill:g}"
         if n_missing := int(self.n_missing.sum()) - n_filled:
             yield f"{n_missing:,} feature values are missing"
+        if self.roles.index_columns:
+            columns = listing(map(repr, self.roles.index_columns))
+            yield f"columns left out, which are numbers of rows that pandas wrote: {columns}"
         if self.roles.ignored:
             columns = listing(self.roles.ignored)
             yield f"columns left out, which are neither numbers nor few texts: {columns}"
@@ -445,7 +457,23 @@ class _Builder:
         width = max(ids.dtype.itemsize for ids in self.ids)  # bytes; NumPy takes 4 per character
         request = f"{self.roles.path}: {self.rows:,} ids of up to {width // 4:,} characters"
         _memory_limit.check(width * self.rows, self.memory_limit, request, "give shorter ids")
-        return np.concatenate(self.ids)
+        joined = np.concatenate(self.ids)
+        return np.array(self._whole_ids(joined.tolist()), np.str_) if self._is_text else joined
+
+    @property
+    def _is_text(self) -> bool:
+        """Whether the data are in a text file, in which ids have no type."""
+        return suffix(self.roles.path) in _DELIMITERS
+
+    def _whole_ids(self, texts: list[str]) -> list[str]:
+        """Ids without a final ``.0`` if all ids of a text file have one.
+
+        Such a file was written from a column of floats, as pandas has where a value is missing. A
+        Parquet file of the same data, or one with integers, has the ids 1, 2, 3.
+        """
+        if self._is_text and all(map(_WHOLE_FLOAT.fullmatch, texts)):
+            return [text.removesuffix(".0") for text in texts]
+        return texts
 
     def _resize(self, rows: int) -> None:
         for array in (self.features, self.labels, self.row_queries, self.weights):
@@ -498,13 +526,13 @@ class _Builder:
         """A column of ids as pyarrow strings, none of them missing or too long."""
         if column.null_count:
             raise self._error(role, name, "is null", np.asarray(column.is_null()))
-        texts = _to_strings(column)
+        texts = id_texts(column)
         lengths = np.asarray(load("pyarrow.compute", "columnar").utf8_length(texts))
         if len(lengths) and lengths.max() > MAX_ID_LENGTH:
             problem = f"has {lengths.max():,} characters, and at most {MAX_ID_LENGTH:,} are read"
             raise self._error(role, name, problem, lengths > MAX_ID_LENGTH)
         # An id that is missing in a text file is an empty text, not null.
-        if suffix(self.roles.path) in _DELIMITERS and (lengths == 0).any():
+        if self._is_text and (lengths == 0).any():
             raise self._error(role, name, "is empty", lengths == 0)
         return texts
 
@@ -700,6 +728,11 @@ def _checksum(dataset: Dataset) -> str:
     return f"{total:08x}"
 
 
+def _pandas_index(names: Iterable[str]) -> list[str]:
+    """The columns that are an index of pandas: numbers of rows, which may give away the labels."""
+    return [name for name in names if _PANDAS_INDEX.fullmatch(name)]
+
+
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
     """The items ``start:stop`` as a record batch."""
     arrow = load("pyarrow", "columnar")
@@ -721,6 +754,27 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
             columns.append([None if np.isnan(code) else names[int(code)] for code in column])
     arrays = [arrow.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
     return arrow.record_batch(arrays, schema=schema)
+
+
+def id_texts(column: Any) -> Any:
+    """A column of ids as pyarrow strings; whole floats as integers.
+
+    Args:
+        column: of any type that pyarrow casts to strings.
+
+    >>> import pyarrow
+    >>> id_texts(pyarrow.array([2.0, 12345678901.0, 0.5])).to_pylist()
+    ['2', '12345678901', '0.5']
+    """
+    arrow = load("pyarrow", "columnar")
+    texts = _to_strings(column)
+    if not arrow.types.is_floating(column.type):
+        return texts
+    # As strings, pyarrow writes floats from 1e10 on with an exponent.
+    values = np.asarray(column.fill_null(0.5).cast(arrow.float64()))
+    whole = (values == np.floor(values)) & (np.abs(values) <= _MAX_WHOLE)
+    integers = arrow.array(np.where(whole, values, 0).astype(np.int64)).cast(arrow.string())
+    return load("pyarrow.compute", "columnar").if_else(arrow.array(whole), integers, texts)
 
 
 def _to_strings(column: Any) -> Any:

@@ -78,7 +78,9 @@ def _run(task: Task, splits: Mapping[str, Dataset], on_progress: ProgressCallbac
     """Train, or resume, a run; evaluate its scores of test items and save the evaluation."""
     check_version(task)
     task = replace(task, values=chosen(task))
-    scores = task.entry.score(task, splits, on_progress)
+    scores = _saved_scores(task, splits["test"])
+    if scores is None:
+        scores = task.entry.score(task, splits, on_progress)
     if scores is None:
         return Outcome("interrupted")
     on_progress("evaluating")
@@ -91,6 +93,18 @@ def _run(task: Task, splits: Mapping[str, Dataset], on_progress: ProgressCallbac
     }
     EvaluatedLists.of(scores, splits["test"], plan.metrics, labels).save(task.path)
     return Outcome("done")
+
+
+def _saved_scores(task: Task, test: Dataset) -> Any:
+    """The scores ``[N]`` that a run was evaluated with; None without an evaluation on these data.
+
+    A run has them if metrics were added to the plan.
+    """
+    try:
+        evaluated = EvaluatedLists.load(task.path)
+    except (ValueError, OSError):  # there is none, or it cannot be read
+        return None
+    return evaluated.scores if evaluated.checksum == test.checksum() else None
 
 
 def chosen(task: Task) -> dict[str, Any]:

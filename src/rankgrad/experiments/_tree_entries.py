@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad import _files
+from rankgrad._quoting import quote
 from rankgrad._validation import check_choice, check_whole
 from rankgrad.boosting import boosters
 from rankgrad.boosting.objectives import library
@@ -80,9 +81,14 @@ class TreeEntry:
         name: the name in tables.
         kind: ``"lightgbm"`` or ``"xgboost"``.
         options: hyperparameters of the library, by any of their names; these are not tuned.
+            ``objective`` names another of the library's own objectives, such as ``rank:pairwise``.
         rounds: the number of trees, at most.
         patience: stop after this many trees without a better value of the validation metric.
         loss: the spec of a loss to boost trees with; None for the library's own objective.
+
+    Raises:
+        ValueError: a number is out of range, the library has no such option or refuses its value
+            (if the library is installed), or there are both a loss and an objective.
 
     >>> from rankgrad.experiments.compare import TreeEntry
     >>> TreeEntry("LightGBM", options={"num_leaves": 31}).labels(Settings())
@@ -108,6 +114,22 @@ class TreeEntry:
         if len(self._fixed()) < len(self.options):
             names = ", ".join(self.options)
             raise ValueError(f"two of these are names of one option, leave one out: {names}")
+        if self.loss is not None and "objective" in self.options:
+            raise ValueError("loss and the option objective are both objectives: leave one out")
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """Raise if the library would ignore an option; without the library nothing is checked."""
+        if not self.options:
+            return
+        own = {} if self.loss is not None else {"objective": boosters.BUILT_IN[self.kind]}
+        try:
+            unused = boosters.unused_options(self.kind, {**own, **self._fixed()})
+        except ImportError:
+            return
+        if unused:
+            names = ", ".join(map(quote, unused))
+            raise ValueError(f"{self.kind} does not use these options: {names}")
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
         """The settings of its runs, as JSON values."""
@@ -122,7 +144,8 @@ class TreeEntry:
 
     def labels(self, shared: Settings) -> dict[str, Any]:
         """Its loss, and its library as the model."""
-        return {"loss": self.loss or boosters.BUILT_IN[self.kind], "model": self.kind}
+        objective = self.options.get("objective", boosters.BUILT_IN[self.kind])
+        return {"loss": self.loss or objective, "model": self.kind}
 
     def is_tuned(self, plan: Plan) -> bool:
         """Whether hyperparameters are chosen on validation data, so that it is a strong baseline.

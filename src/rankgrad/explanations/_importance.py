@@ -69,9 +69,9 @@ class Importance:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """The mean drop of each feature over the lists that count, ``[F]``."""
+        """The mean drop of each feature over the lists that count, ``[F]``; NaN if none counts."""
         drops = self.drops[:, self._counted].astype(np.float64)
-        return drops.mean(1) if drops.shape[1] else np.zeros(len(self.features))
+        return drops.mean(1) if drops.shape[1] else np.full(len(self.features), np.nan)
 
     @property
     def _counted(self) -> NDArray[np.bool_]:

@@ -33,9 +33,9 @@ def picture(rows: Sequence[ImportanceRow], metric: str) -> str:
     >>> picture([ImportanceRow("a", 2.0, 1.5, 2.5, "within lists")], "ndcg@10").startswith("<svg")
     True
     """
-    # If the metric is undefined on all lists, there are no intervals.
+    # If the metric is undefined on all lists, there are no bars.
     shown = [
-        row._replace(low=row.drop, high=row.drop) if math.isnan(row.low) else row
+        row._replace(drop=0.0, low=0.0, high=0.0) if math.isnan(row.drop) else row
         for row in rows[:_MAX_FEATURES]
     ]
     values = [0.0, *(value for row in shown for value in (row.drop, row.low, row.high))]
@@ -59,6 +59,7 @@ def picture(rows: Sequence[ImportanceRow], metric: str) -> str:
     ]
     for index, row in enumerate(shown):
         name, drop = row.feature, row.drop
+        value = "undefined" if math.isnan(rows[index].drop) else f"{drop:.2f}"
         middle = _TOP + _ROW * index + _ROW / 2
         short_name = name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
         start, width = min(x(0), x(drop)), abs(x(drop) - x(0))
@@ -70,6 +71,6 @@ def picture(rows: Sequence[ImportanceRow], metric: str) -> str:
             f'<line x1="{x(row.low):.1f}" x2="{x(row.high):.1f}" y1="{middle:.1f}" '
             f'y2="{middle:.1f}" stroke="{_LINE}" stroke-width="1.5"/>',
             f'<text x="{x(max(row.high, drop, 0)) + 6:.1f}" y="{middle + 4:.1f}" fill="{_SOFT}">'
-            f"{drop:.2f}</text>",
+            f"{value}</text>",
         ]
     return "\n".join([*parts, "</svg>"]) + "\n"

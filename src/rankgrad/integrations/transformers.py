@@ -323,12 +323,15 @@ def _flat_logits(logits: Tensor) -> Tensor:
 
 
 def _select_rows(tokens: dict[str, Any], attention_mask: Tensor, rows: Tensor) -> dict[str, Any]:
-    """Some rows of all token tensors, without the columns that are padding in all these rows.
+    """Some rows of all token tensors, without the last columns if they are padding in these rows.
 
-    Other inputs stay as they are.
+    Padding before a token stays: without it, the token would have another position. Other inputs
+    stay as they are.
     """
-    columns, shape = attention_mask[rows].any(0), attention_mask.shape
+    shape = attention_mask.shape
+    columns = torch.arange(shape[1], device=attention_mask.device)
+    length = int(torch.where(attention_mask[rows].any(0), columns + 1, 0).max())
     return {
-        name: value[rows][:, columns] if getattr(value, "shape", None) == shape else value
+        name: value[rows, :length] if getattr(value, "shape", None) == shape else value
         for name, value in tokens.items()
     }

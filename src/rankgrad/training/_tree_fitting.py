@@ -45,7 +45,6 @@ from rankgrad.training.run import BEST, LAST, STATE, Job, RunFolder
 
 #: Files in ``last/``: the random state of the loss; for DART, the trees after the best round.
 RANDOM, DART = "random.safetensors", "best-trees"
-_CPU = torch.device("cpu")
 _SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
@@ -154,8 +153,12 @@ class _TreeTrainer:
         self.model = model
         self.loss = seeded_loss(job.settings.loss, job.settings.seed)
         if checkpoint.state is not None:
-            for name, generator in generators_of(self.loss, _CPU).items():
-                generator.set_state(checkpoint.random[name])
+            for name, generator in self._generators().items():
+                state = checkpoint.random[name]
+                # An earlier version saved the CPU's generator for losses on a GPU, too. Its state
+                # has another size; noise then starts again from the seed, as it did there.
+                if state.shape == generator.get_state().shape:
+                    generator.set_state(state)
 
     def fit(self) -> FitResult:
         """Fit the transforms, boost the trees, and save."""
@@ -212,8 +215,7 @@ class _TreeTrainer:
             return
         seconds = self._seconds()
         saved: _TreeState = {"history": self.history, "trees": state.trees, "seconds": seconds}
-        generators = generators_of(self.loss, _CPU)
-        random = {name: generator.get_state() for name, generator in generators.items()}
+        random = {name: each.get_state() for name, each in self._generators().items()}
         with _files.atomic_folder(self.run.path / LAST) as folder:
             self._ranker(state.saved).write(folder)
             _files.write_tensors(folder / RANDOM, random)
@@ -223,6 +225,13 @@ class _TreeTrainer:
                 files.append(DART)
             _files.write_json(folder / STATE, saved, files)
         self.saved_at = time.perf_counter()
+
+    def _generators(self) -> dict[str, torch.Generator]:
+        """The generators of the loss on the device where it is computed, by name."""
+        device = torch.device(self.model.loss_device)
+        if device.type == "cuda":  # with its index, as a tensor's device has it
+            device = torch.device("cuda", torch.cuda.current_device())
+        return generators_of(self.loss, device)
 
     def _ranker(self, saved: bytes) -> FittedRanker:
         """A ranker with these trees, in their library's own format."""
