@@ -95,17 +95,16 @@ def _fill_panels(context: Any, entries: Any, panels: Any, points: Any, n: Any) -
     return types.void(entries, panels, points, n), build
 
 
-def _multiply_by(n_vectors: int) -> Any:
-    """The function that multiplies the panels of a matrix of n rows by one vector, or by two.
+def _multiply(with_moments: bool) -> Any:
+    """The function that multiplies the panels of a matrix of n rows by a vector.
 
     It takes the entries, the panels of several matrices ``[matrices, count + 1, 2]``, the number of
-    the matrix, n, the block, the row of the first vector, which the second one follows, a
-    :data:`Product`, and the row of moments. It writes ``out`` and the row after it. The first is
-    the product y of the first vector, as :data:`Product` says. The second is
+    the matrix, n, the block, the row of the vector, a :data:`Product`, and the row of moments. It
+    writes the product y to ``out``, in the form of :data:`Product`.
 
-    - with one vector, the first times the index of each number, ``0, ..., n - 1``;
-    - with two, the product of the second vector, as it is. Unless ``scale`` is :data:`NO_ROW`, this
-      product times ``scale``, plus ``out`` times the row after ``scale``, is added to the moments.
+    With moments, the row after ``out`` becomes the product of the panels and ``c v_c``, for each
+    number v_c of the vector. Unless ``scale`` is :data:`NO_ROW`, this product times ``scale``, plus
+    ``out`` times the row after ``scale``, is added to the moments.
     """
 
     def multiply(
@@ -122,58 +121,74 @@ def _multiply_by(n_vectors: int) -> Any:
         def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             of_entries, of_panels, of_block = _arrays(target, builder, signature, arguments)
             _, _, matrix, n, _, vector, product, moments = arguments
-            out, scale, added = (builder.extract_value(product, i) for i in range(3))
-            ends, zero, integer = _numbers(builder, n), cgutils.intp_t(0), cgutils.intp_t
-            scaled = builder.icmp_signed(">=", scale, zero)
+            zero, step = cgutils.intp_t(0), cgutils.intp_t(UNROLLED)
+            width = builder.extract_value(of_block.shape, 1)
+            out, scale, added, vector, moments = (
+                _row(builder, of_block, number)
+                for number in (*cgutils.unpack_tuple(builder, product, 3), vector, moments)
+            )
+            scaled = builder.icmp_signed(">=", builder.extract_value(product, 1), zero)
+            ends = _numbers(builder, n)
 
-            def row(number: Any, after: int = 0) -> Any:
-                return _row(builder, of_block, builder.add(number, integer(after)))
+            def load(row: Any) -> Any:
+                return builder.load(_eight(builder, row, at), align=8)
 
-            def load(number: Any, after: int = 0) -> Any:
-                return builder.load(_eight(builder, row(number, after), at), align=8)
+            def store(numbers: Any, row: Any) -> None:
+                builder.store(numbers, _eight(builder, row, at), align=8)
 
-            def store(numbers: Any, number: Any, after: int = 0) -> None:
-                builder.store(numbers, _eight(builder, row(number, after), at), align=8)
+            def after(row: Any) -> Any:
+                return builder.gep(row, [width])
 
             def fused(one: Any, other: Any, addend: Any) -> Any:
                 term = builder.fmul(one, other, flags=["contract"])
                 return builder.fadd(addend, term, flags=["contract"])
 
-            # Independent sums, so that additions need not wait for each other: of column c + i, for
-            # i < UNROLLED, and vector v at n_vectors i + v.
-            sums = [cgutils.alloca_once(builder, _REGISTER) for _ in range(UNROLLED * n_vectors)]
+            # Independent sums, so that additions need not wait for each other: one for each of
+            # UNROLLED columns. With moments, the sums up to each step are added up, too.
+            sums, sums_of_sums = (
+                [cgutils.alloca_once(builder, _REGISTER) for _ in range(UNROLLED)] for _ in range(2)
+            )
             panels_of_matrix = _each_panel(builder, of_entries, of_panels, matrix)
             with panels_of_matrix as (entry, low, columns, at):
-                factors = [builder.gep(row(vector, i), [low]) for i in range(n_vectors)]
-                for accumulator in sums:
+                for accumulator in (*sums, *sums_of_sums):
                     builder.store(_ZEROS, accumulator)
-                with cgutils.for_range_slice(builder, zero, columns, integer(UNROLLED)) as (c, _):
-                    for i, accumulator in enumerate(sums):
-                        column = builder.add(c, integer(i // n_vectors))
-                        factor = builder.load(builder.gep(factors[i % n_vectors], [column]))
-                        eight = builder.load(builder.gep(entry, [column]), align=8)
-                        total = fused(eight, _broadcast(builder, factor), builder.load(accumulator))
-                        builder.store(total, accumulator)
-                y, *second = [_total(builder, sums[i::n_vectors]) for i in range(n_vectors)]
-                index = builder.fadd(_numbers(builder, at), _COUNTING)
+                factors = builder.gep(vector, [low])
+                with cgutils.for_range_slice(builder, zero, columns, step) as (c, _):
+                    for i in range(UNROLLED):
+                        column = [builder.add(c, cgutils.intp_t(i))]
+                        eight = builder.load(builder.gep(entry, column), align=8)
+                        factor = _broadcast(builder, builder.load(builder.gep(factors, column)))
+                        total = fused(eight, factor, builder.load(sums[i]))
+                        builder.store(total, sums[i])
+                        if with_moments:
+                            total = builder.fadd(total, builder.load(sums_of_sums[i]))
+                            builder.store(total, sums_of_sums[i])
+                terms = [builder.load(each) for each in sums]
+                y = _total(builder, terms)
+                if with_moments:
+                    # Column c = low + UNROLLED s + i is in all sums of i from step s on: as often
+                    # as there are steps left, so (low + columns + i - c) / UNROLLED times.
+                    end = _numbers(builder, builder.add(low, columns))
+                    second = builder.fmul(end, y)
+                    for i in range(1, UNROLLED):
+                        second = fused(ir.Constant(_REGISTER, [float(i)] * PANEL), terms[i], second)
+                    counted = _total(builder, [builder.load(each) for each in sums_of_sums])
+                    unrolled = ir.Constant(_REGISTER, [-float(UNROLLED)] * PANEL)
+                    second = fused(unrolled, counted, second)
+                    store(second, after(out))
                 with builder.if_else(scaled) as (then, otherwise):
                     with then:
                         scales = load(scale)
                         negated = builder.fneg(builder.fadd(y, load(added)))
-                        scaled_y = builder.fmul(builder.fmul(negated, scales), scales)
-                        if second:
-                            moment = fused(scales, second[0], load(moments))
-                            store(fused(scaled_y, load(scale, 1), moment), moments)
-                        after_then = builder.block
+                        result = builder.fmul(builder.fmul(negated, scales), scales)
+                        if with_moments:
+                            moment = fused(scales, second, load(moments))
+                            store(fused(result, load(after(scale)), moment), moments)
+                        store(result, out)
                     with otherwise:
+                        index = builder.fadd(_numbers(builder, at), _COUNTING)
                         inside = builder.fcmp_ordered("<", index, ends)
-                        inverse = builder.select(inside, builder.fdiv(_ONES, y), _ZEROS)
-                        after_otherwise = builder.block
-                result = builder.phi(_REGISTER)
-                result.add_incoming(scaled_y, after_then)
-                result.add_incoming(inverse, after_otherwise)
-                store(result, out)
-                store(second[0] if second else builder.fmul(result, index), out, 1)
+                        store(builder.select(inside, builder.fdiv(_ONES, y), _ZEROS), out)
             return target.get_dummy_value()
 
         return types.void(entries, panels, matrix, n, block, vector, product, moments), build
@@ -229,13 +244,12 @@ def _broadcast(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(first_set, undefined, ir.VectorType(index, PANEL)([0] * PANEL))
 
 
-def _total(builder: Any, sums: Any) -> Any:
-    """The sum of the vector registers that are stored at ``sums``, added in pairs."""
-    terms = [builder.load(accumulator) for accumulator in sums]
+def _total(builder: Any, terms: list[Any]) -> Any:
+    """The sum of vector registers, added in pairs."""
     while len(terms) > 1:
         terms = [builder.fadd(*terms[i : i + 2]) for i in range(0, len(terms), 2)]
     return terms[0]
 
 
 fill_panels: Any = intrinsic(_fill_panels)
-multiply_panels, multiply_panels_by_two = _multiply_by(1), _multiply_by(2)
+multiply_panels, multiply_with_moments = _multiply(False), _multiply(True)

@@ -32,7 +32,7 @@ from rankgrad.kernels.cpu._panels import (
     fill_panels,
     lay_panels,
     multiply_panels,
-    multiply_panels_by_two,
+    multiply_with_moments,
 )
 from rankgrad.kernels.cpu._permutation_rows import absolute_differences, band
 from rankgrad.kernels.cpu._relaxed import Lists
@@ -58,21 +58,13 @@ Matrix = tuple[Array, Array, Array, Array]
 STORED = 1 << 20  # matrices of up to so many numbers (8 MiB), with their transpose, are stored
 
 #: Rows of a list's block: the two results of :func:`scaled_product`; zeros, ones and the indices
-#: ``0, ..., n - 1``; pairs of rows for the gradients of u and v, for products with K, and two pairs
-#: for products with Kᵀ. From ``_FIRST`` on, each iteration has ``_STEP`` rows: the pair of u and
-#: r u (u times the row index r) and, ``_V`` rows later, the pair of the next v and ``Kᵀ (r u)``.
+#: ``0, ..., n - 1``; the gradient of u, that of v with a row after it, a product with K, and two
+#: pairs of rows for products with Kᵀ. From ``_FIRST`` on, each iteration has ``_STEP`` rows: u and,
+#: ``_V`` rows later, the next v and ``Kᵀ (r u)``, where u is multiplied by the row index r.
 _MOMENTS, _SUMS, _ZEROS, _ONES, _INDICES, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    9,
-    11,
-)
-_FIRST, _V, _STEP = 15, 2, 4
+    *range(7), 8, 9
+)  # fmt: skip
+_FIRST, _V, _STEP = 13, 1, 3
 
 _NOWHERE: Product = (NO_ROW, NO_ROW, NO_ROW)  # in place of a product that is not computed
 
@@ -133,7 +125,6 @@ def scaled_product(
             grad_r = rows[GRAD, start + r] if r < out.size else 0.0
             block[product, r] *= -grad_r  # now the gradient of u
             block[_ROWS, r] = grad_r * block[u, r]
-            block[_ROWS + 1, r] = r * block[_ROWS, r]
         _adjoint(matrix, block, steps, settings, values)
     return block[_MOMENTS, :n], block[_SUMS, :n]
 
@@ -209,16 +200,17 @@ def _fill_row(row: Array, factor: float, x_r: float, sum_r: float, x: Array, sum
 def _sweep_inline(
     matrix: Matrix, block: Array, vector: int, by_row: Product, by_column: Product
 ) -> None:
-    """Write the product of K and a vector, then those of Kᵀ and the pair that was written.
+    """Write the product of K and a vector, then those of Kᵀ and the vector that was written.
 
     Args:
         matrix: K.
         block: all vectors are rows of it.
-        vector: ``NO_ROW`` to leave out the first product; Kᵀ is then multiplied by the pair that
+        vector: ``NO_ROW`` to leave out the first product; Kᵀ is then multiplied by the row that
             ``by_row`` already holds.
-        by_row: for the first product; the row after it becomes r times the product.
-        by_column: for the two products with Kᵀ; ``_NOWHERE`` to leave them out. If it has a scale,
-            the two also change the row ``_MOMENTS``: see :mod:`rankgrad.kernels.cpu._panels`.
+        by_row: for the first product.
+        by_column: for the product with Kᵀ and, in the row after it, that with r times the vector;
+            ``_NOWHERE`` to leave them out. If it has a scale, they also change the row
+            ``_MOMENTS``: see :mod:`rankgrad.kernels.cpu._panels`.
     """
     _, bands, panels, entries = matrix
     n = bands.shape[1]
@@ -228,7 +220,7 @@ def _sweep_inline(
     if vector >= 0:
         multiply_panels(entries, panels, 0, n, block, vector, by_row, _MOMENTS)
     if by_column[0] >= 0:
-        multiply_panels_by_two(entries, panels, 1, n, block, by_row[0], by_column, _MOMENTS)
+        multiply_with_moments(entries, panels, 1, n, block, by_row[0], by_column, _MOMENTS)
 
 
 @compiled_borrowing
@@ -243,7 +235,7 @@ def _sweep_anew(
 ) -> None:
     """:func:`_sweep_inline` of a matrix that is not stored, which is computed once for both."""
     points, bands, _, _ = matrix
-    pair, (out, scale, _) = by_row[0], by_column
+    written, (out, scale, _) = by_row[0], by_column
     n, n_columns = bands.shape[1], bands.shape[1] if out >= 0 else 0
     for j in range(n_columns):
         block[out, j] = block[out + 1, j] = 0.0
@@ -251,11 +243,10 @@ def _sweep_anew(
         columns = _compute_row(matrix, r)
         row = points[2, columns]
         if vector >= 0:
-            block[pair, r] = _finish(dot(row, block[vector, columns]), block, by_row, r)
-            block[pair + 1, r] = r * block[pair, r]
+            block[written, r] = _finish(dot(row, block[vector, columns]), block, by_row, r)
         if out >= 0:
-            add_scaled(row, block[pair, r], block[out, columns])
-            add_scaled(row, block[pair + 1, r], block[out + 1, columns])
+            add_scaled(row, block[written, r], block[out, columns])
+            add_scaled(row, r * block[written, r], block[out + 1, columns])
     for j in range(n_columns):
         block[out, j] = _finish(block[out, j], block, by_column, j)
         if scale >= 0:
@@ -280,36 +271,33 @@ def _scale(matrix: Matrix, block: Array, settings: Settings) -> int:
     of 1.
     """
     iterations, tolerance, rows_first, normalized = settings
-    n = matrix[1].shape[1]
-    for row in range(_FIRST + _V):  # products write the other rows
-        for j in range(n, block.shape[1]):
-            block[row, j] = 0.0  # panels read past n
+    n, width = matrix[1].shape[1], block.shape[1]
+    head = block.reshape(block.size)[: (_FIRST + 1) * width]
+    for i in range(head.size):  # panels read past n; products write the other rows
+        head[i] = 0.0
     for j in range(n):
-        block[_ZEROS, j], block[_ONES, j], block[_INDICES, j] = 0.0, 1.0, j
-        block[_FIRST, j], block[_FIRST + 1, j] = 1.0, j
+        block[_ONES, j], block[_INDICES, j], block[_FIRST, j] = 1.0, j, 1.0
     start = _ONES if normalized else NO_ROW
     _sweep(matrix, block, start, (_FIRST, NO_ROW, NO_ROW), (_FIRST + _V, NO_ROW, NO_ROW))
-    for step in range(1, iterations + 1):
+    checked = 0 if rows_first else _V
+    for step in range(1, iterations + 1 - rows_first):
         u = _FIRST + _STEP * step
-        last_u, v = u - _STEP, u - _STEP + _V
-        if not rows_first and step > 1 and _converged(block, v - _STEP, v, n, tolerance):
-            return step - 1
-        if step == iterations and rows_first:
-            return step
+        v = u - _STEP + _V
         _sweep_inline(matrix, block, v, (u, NO_ROW, NO_ROW), (u + _V, NO_ROW, NO_ROW))
-        if rows_first and _converged(block, last_u, u, n, tolerance):
+        if _converged(block, u + checked, n, tolerance):
             return step
     return iterations
 
 
 @compiled_inline
-def _converged(block: Array, before: int, now: int, n: int, tolerance: float) -> bool:
+def _converged(block: Array, now: int, n: int, tolerance: float) -> bool:
     """Whether all sums under the previous scales are within the tolerance of one.
 
-    The scales ``now`` make each sum one, so under ``before`` the sum is ``before / now``.
+    The scales in the row ``now`` make each sum one, so under those of the iteration before, the sum
+    is the ratio of the two.
     """
     i = 0
-    while i < n and abs(block[before, i] - block[now, i]) < tolerance * block[now, i]:
+    while i < n and abs(block[now - _STEP, i] - block[now, i]) < tolerance * block[now, i]:
         i += 1
     return i == n
 
@@ -318,9 +306,9 @@ def _converged(block: Array, before: int, now: int, n: int, tolerance: float) ->
 def _adjoint(matrix: Matrix, block: Array, steps: int, settings: Settings, values: Array) -> None:
     """Write the sums that :func:`scaled_product` returns to the first two rows of the block.
 
-    At the start the block has the gradient of u in the row ``_GRAD_U``, and ``grad u`` and
-    ``r grad u`` in the pair ``_ROWS``, where grad is the gradient of the result. Columns of D sum
-    to 0, except in the normalization. So only the moments ``Σ_r r D_rj`` are needed.
+    At the start the block has the gradient of u in the row ``_GRAD_U``, and ``grad u`` in the row
+    ``_ROWS``, where grad is the gradient of the result. Columns of D sum to 0, except in the
+    normalization. So only the moments ``Σ_r r D_rj`` are needed.
     """
     _, _, rows_first, normalized = settings
     n, last = values.size, _FIRST + _STEP * (steps - 1)
@@ -330,16 +318,16 @@ def _adjoint(matrix: Matrix, block: Array, steps: int, settings: Settings, value
         block[_GRAD_V, j] *= -values[j]
         block[_COLUMNS, j] = 0.0
     grad_u, grad_v, columns, others = _GRAD_U, _GRAD_V, _COLUMNS, _COLUMNS + 2
+    if rows_first:  # the last scaling is that of the columns
+        for r in range(n):
+            block[_ROWS, r] = 0.0
+        by_column = (columns, last + _V, grad_v)
+        _sweep(matrix, block, NO_ROW, (_ROWS, NO_ROW, NO_ROW), by_column)
+        grad_v, last = _ZEROS, last - _STEP
     for at in range(last, _FIRST - 1, -_STEP):
         by_row, by_column = (_ROWS, at + _STEP, grad_u), (others, at + _V, grad_v)
-        if rows_first and at == last:  # the last scaling is that of the columns
-            for r in range(n):
-                block[_ROWS, r] = block[_ROWS + 1, r] = 0.0
-            _sweep(matrix, block, NO_ROW, by_row, by_column)
-        else:
-            _sweep_inline(matrix, block, columns, by_row, by_column)
-            grad_u = _ZEROS
-        grad_v, columns, others = _ZEROS, others, columns
+        _sweep_inline(matrix, block, columns, by_row, by_column)
+        grad_u, grad_v, columns, others = _ZEROS, _ZEROS, others, columns
     if normalized:
         _sweep(matrix, block, columns, (_ROWS, _FIRST, grad_u), (others, _ONES, _ZEROS))
         for j in range(n):
