@@ -141,10 +141,10 @@ def _matrix(x: Array) -> Matrix:
     """The matrix of descending points, with its entries if they are few enough to store."""
     n = x.size
     count = (n + PANEL - 1) // PANEL
-    points, bands = np.zeros((3, PANEL * count)), np.empty((4, n), np.int64)
-    for i in range(n):
-        points[0, i] = x[i]
+    points, bands = np.empty((3, PANEL * count)), np.empty((4, n), np.int64)
     absolute_differences(x, points[1, :n])
+    for i in range(PANEL * count):  # panels go on past n; there, the last point is repeated
+        points[0, i], points[1, i] = x[min(i, n - 1)], points[1, min(i, n - 1)]
     _find_bands(x, points[1], bands)
     panels = np.empty((2, count + 1, 2), np.int64)
     lay_panels(bands[:2], 0, panels[0])
