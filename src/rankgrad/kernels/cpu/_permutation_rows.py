@@ -16,7 +16,7 @@ import numpy as np
 
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._arithmetic import exp, log, total
-from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu._compiled import compiled, compiled_borrowing, compiled_reduction
 from rankgrad.kernels.cpu._flat_arrays import (
     Array,
     Arrays,
@@ -167,7 +167,7 @@ def _cross_entropy_loop(first: int, last: int, arrays: Arrays, k: int, temperatu
             grad_scores[items[i]] = grad_z[i] / temperature
 
 
-@compiled
+@compiled_borrowing
 def absolute_differences(z: Array, sums: Array) -> None:
     """Write ``Σ_k |z_j - z_k| - |z_0 - z_k|`` for each j; z is descending.
 
@@ -180,7 +180,7 @@ def absolute_differences(z: Array, sums: Array) -> None:
         sums[i] = change
 
 
-@compiled
+@compiled_borrowing
 def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
     """Add ``Σ_j (g_i + g_j) sign(z_i - z_j)`` to each item i; tied items have sign 0."""
     n = z.size
@@ -238,7 +238,7 @@ def _row_adjoint(
         grad_sums[j] -= change
 
 
-@compiled
+@compiled_borrowing
 def band(z: Array, sums: Array, factor: float, r: int, low: int, high: int) -> tuple[int, int]:
     """The columns ``low:high`` of row r whose logits are above ``FLOOR``.
 

@@ -25,7 +25,15 @@ from rankgrad.kernels.cpu._arithmetic import add_scaled, dot, exp
 from rankgrad.kernels.cpu._compiled import compiled, compiled_borrowing, compiled_inline
 from rankgrad.kernels.cpu._flat_arrays import APART, Array
 from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
-from rankgrad.kernels.cpu._panels import PANEL, UNROLLED, multiply_panels, panels_of
+from rankgrad.kernels.cpu._panels import (
+    NO_ROW,
+    PANEL,
+    Product,
+    fill_panels,
+    lay_panels,
+    multiply_panels,
+    multiply_with_moments,
+)
 from rankgrad.kernels.cpu._permutation_rows import absolute_differences, band
 from rankgrad.kernels.cpu._relaxed import Lists
 
@@ -40,26 +48,25 @@ State = tuple[int, Array, Array]
 
 #: The arrays of K, in this order:
 #:
-#: - points: x and b, ``[2, n rounded up to whole panels]``;
-#: - bands: the first column and the end of the columns of each row, ``[2, n]``;
-#: - entries and panels of K (see :mod:`rankgrad.kernels.cpu._panels`);
-#: - entries and panels of Kᵀ;
-#: - row ``[n]``: a large matrix has no entries; each product computes its rows anew, in this array.
-Matrix = tuple[Array, Array, Array, Array, Array, Array, Array]
-
-#: ``out [2, n]``, ``scale [n]`` and ``added [n]``: the last arguments of ``multiply_panels``, which
-#: say where a product y is written and in which form: ``1 / y`` if ``scale`` is empty, otherwise
-#: ``-(y + added) scale²``.
-Product = tuple[Array, Array, Array]
+#: - points: x, b and space for a row of K, ``[3, n rounded up to whole panels]``;
+#: - bands: the first column of each row and the end of its columns, then the first row of each
+#:   column and the end of its rows, ``[4, n]``;
+#: - panels of K and of Kᵀ, ``[2, count + 1, 2]`` (see :mod:`rankgrad.kernels.cpu._panels`);
+#: - entries of K, then of Kᵀ. A large matrix has none; each product computes its rows anew.
+Matrix = tuple[Array, Array, Array, Array]
 
 STORED = 1 << 20  # matrices of up to so many numbers (8 MiB), with their transpose, are stored
 
-#: Rows of a list's block: the two results of :func:`scaled_product`, zeros and ones; pairs of rows
-#: for the gradients of u and v, for products with K, and two pairs for products with Kᵀ. From
-#: ``_FIRST`` on, each iteration has ``_STEP`` rows: the pair of u and r u (u times the row index r)
-#: and, ``_V`` rows later, the pair of the next v and ``Kᵀ (r u)``.
-_MOMENTS, _SUMS, _ZEROS, _ONES, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS = 0, 1, 2, 3, 4, 6, 8, 10
-_FIRST, _V, _STEP = 14, 2, 4
+#: Rows of a list's block: the two results of :func:`scaled_product`; zeros, ones and the indices
+#: ``0, ..., n - 1``; the gradient of u, that of v with a row after it, a product with K, and two
+#: pairs of rows for products with Kᵀ. From ``_FIRST`` on, each iteration has ``_STEP`` rows: u and,
+#: ``_V`` rows later, the next v and ``Kᵀ (r u)``, where u is multiplied by the row index r.
+_MOMENTS, _SUMS, _ZEROS, _ONES, _INDICES, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS = (
+    *range(7), 8, 9
+)  # fmt: skip
+_FIRST, _V, _STEP = 13, 1, 3
+
+_NOWHERE: Product = (NO_ROW, NO_ROW, NO_ROW)  # in place of a product that is not computed
 
 
 def block_rows(iterations: int) -> int:
@@ -93,36 +100,40 @@ def scaled_product(
     n, start, size = x.size, offsets[b], _FIRST + _STEP * (settings[0] + 1)
     end = start + (n if k == 0 else min(k, n))
     values, out = rows[VALUES, start : start + n], rows[SORTED, start:end]
-    # Panels read past n, up to this width. It is an odd number of cache lines (of PANEL numbers),
-    # so that columns spread over the cache.
-    width = PANEL * ((n + PANEL + UNROLLED - 2) // PANEL | 1)
+    # An odd number of cache lines (of PANEL numbers), so that columns spread over the cache.
+    width = PANEL * ((n + PANEL - 1) // PANEL | 1)
     matrix = _matrix(x)
     first, memory, saved = state
     if memory.size:
         at = size * (start - offsets[first] + APART * (b - first))
-        block = memory[at : at + size * width].reshape(size, width)
+        block = _aligned_rows(memory[at:], size, width)
         if saved[b - first] == 0:
             saved[b - first] = _scale(matrix, block, settings)
         steps = saved[b - first]
     else:
-        block = np.empty((size, width))
+        block = _aligned_rows(np.empty(size * width + PANEL), size, width)
         steps = _scale(matrix, block, settings)
-    last, rows_first, nothing = _FIRST + _STEP * steps, settings[2], block[:0]
-    u, v, weighted = block[last - _STEP * rows_first], block[last - _STEP + _V], block[_COLUMNS]
+    last = _FIRST + _STEP * steps
+    u, v, product = last - _STEP * settings[2], last - _STEP + _V, _GRAD_U
     for j in range(n):
-        weighted[j] = v[j] * values[j]
-    pair, product = block[_GRAD_U : _GRAD_U + 2], block[_GRAD_U]
-    by_row = pair, block[_ONES], block[_ZEROS]
-    _sweep(matrix, weighted, by_row, (nothing, product, product))  # product = -K (v values)
+        block[_COLUMNS, j] = block[v, j] * values[j]
+    _sweep(matrix, block, _COLUMNS, (product, _ONES, _ZEROS), _NOWHERE)  # -K (v values)
     for r in range(out.size):
-        out[r] = -u[r] * product[r]
+        out[r] = -block[u, r] * block[product, r]
     if backward:
         for r in range(n):
             grad_r = rows[GRAD, start + r] if r < out.size else 0.0
-            product[r] *= -grad_r  # now the gradient of u
-            block[_ROWS, r], block[_ROWS + 1, r] = grad_r * u[r], r * grad_r * u[r]
+            block[product, r] *= -grad_r  # now the gradient of u
+            block[_ROWS, r] = grad_r * block[u, r]
         _adjoint(matrix, block, steps, settings, values)
     return block[_MOMENTS, :n], block[_SUMS, :n]
+
+
+@compiled
+def _aligned_rows(memory: Array, rows: int, width: int) -> Array:
+    """Rows that start at cache lines: a processor reads what it has just written there sooner."""
+    start = -(memory.ctypes.data // memory.itemsize) % PANEL
+    return memory[start : start + rows * width].reshape(rows, width)
 
 
 @compiled
@@ -130,61 +141,36 @@ def _matrix(x: Array) -> Matrix:
     """The matrix of descending points, with its entries if they are few enough to store."""
     n = x.size
     count = (n + PANEL - 1) // PANEL
-    points, bands = np.zeros((2, PANEL * count)), np.empty((2, n), np.int64)
-    for i in range(n):
-        points[0, i] = x[i]
+    points, bands = np.empty((3, PANEL * count)), np.empty((4, n), np.int64)
     absolute_differences(x, points[1, :n])
-    low, high = 0, 0
+    for i in range(PANEL * count):  # panels go on past n; there, the last point is repeated
+        points[0, i], points[1, i] = x[min(i, n - 1)], points[1, min(i, n - 1)]
+    _find_bands(x, points[1], bands)
+    panels = np.empty((2, count + 1, 2), np.int64)
+    lay_panels(bands[:2], 0, panels[0])
+    lay_panels(bands[2:], panels[0, count, 0], panels[1])
+    size = panels[1, count, 0]
+    entries = np.empty(size if size <= STORED else 0)
+    if entries.size:
+        fill_panels(entries, panels, points, n)
+        _exponentiate(entries)
+    return points, bands, panels, entries
+
+
+@compiled_borrowing
+def _find_bands(x: Array, sums: Array, bands: Array) -> None:
+    """Write the columns of each row and the rows of each column, ``low:high``: four rows."""
+    low, high, n = 0, 0, x.size
     for r in range(n):
-        low, high = band(x, points[1, :n], n - 1.0 - 2.0 * r, r, low, high)
+        low, high = band(x, sums, n - 1.0 - 2.0 * r, r, low, high)
         bands[0, r], bands[1, r] = low, high
-    panels, transposed = panels_of(bands), panels_of(_transposed_bands(bands))
-    stored = panels[-1, 0] + transposed[-1, 0] <= STORED
-    entries = np.empty(panels[-1, 0] if stored else 0)
-    of_columns = np.empty(transposed[-1, 0] if stored else 0)
-    if stored:
-        for p in range(count):
-            _fill_panel(points, n, p, panels, True, entries[panels[p, 0] :])
-            _fill_panel(points, n, p, transposed, False, of_columns[transposed[p, 0] :])
-    return points, bands, entries, panels, of_columns, transposed, np.empty(n)
-
-
-@compiled
-def _transposed_bands(bands: Array) -> Array:
-    """The first row of each column, and the end of its rows."""
-    transposed, low, high = np.empty_like(bands), 0, 0
-    n = bands.shape[1]
+    low, high = 0, 0
     for j in range(n):
         while bands[1, low] <= j:
             low += 1
         while high < n and bands[0, high] <= j:
             high += 1
-        transposed[0, j], transposed[1, j] = low, high
-    return transposed
-
-
-@compiled_borrowing
-def _fill_panel(points: Array, n: int, p: int, panels: Array, of_rows: bool, out: Array) -> None:
-    """Compute a panel of eight rows, or of eight columns, of the matrix.
-
-    Index i counts the panel's eight rows (or columns), c is a column (or row) that crosses them.
-    ``(n - 1 - 2r) (x_j - x_r) - (b_j - b_r)`` is written with ``x_i - x_c``: if i is the row r, the
-    sign changes and the factor decreases by 2 with each i.
-    """
-    low, size = panels[p, 1], panels[p + 1, 0] - panels[p, 0]
-    sign, decrease = (-1.0, 2.0) if of_rows else (1.0, 0.0)
-    x, sums = points[0, PANEL * p : PANEL * p + PANEL], points[1, PANEL * p : PANEL * p + PANEL]
-    for c in range(low, min(low + size // PANEL, n)):
-        column = out[PANEL * (c - low) : PANEL * (c - low) + PANEL]
-        factor = n - 1.0 - 2.0 * (PANEL * p if of_rows else c)
-        x_c, sum_c = points[0, c], points[1, c]
-        for i in range(PANEL):
-            column[i] = sign * ((factor - decrease * i) * (x[i] - x_c) - (sums[i] - sum_c))
-    _exponentiate(out[:size])
-    # Zeros past the end of the matrix
-    for c in range(low, low + size // PANEL):
-        for i in range(n - PANEL * p if c < n else 0, PANEL):
-            out[PANEL * (c - low) + i] = 0.0
+        bands[2, j], bands[3, j] = low, high
 
 
 @compiled_borrowing
@@ -195,12 +181,12 @@ def _exponentiate(numbers: Array) -> None:
 
 @compiled_borrowing
 def _compute_row(matrix: Matrix, r: int) -> slice:
-    """Write the entries of row r to the matrix's last array, and return their columns."""
-    points, bands, _, _, _, _, row = matrix
+    """Write the entries of row r to the last row of points, and return their columns."""
+    points, bands, _, _ = matrix
     columns = slice(bands[0, r], bands[1, r])
     factor = bands.shape[1] - 1.0 - 2.0 * r
-    x, sums = points[0, columns], points[1, columns]
-    _fill_row(row[columns], factor, points[0, r], points[1, r], x, sums)
+    x, sums, row = points[0, columns], points[1, columns], points[2, columns]
+    _fill_row(row, factor, points[0, r], points[1, r], x, sums)
     return columns
 
 
@@ -210,45 +196,71 @@ def _fill_row(row: Array, factor: float, x_r: float, sum_r: float, x: Array, sum
         row[j] = exp(min(factor * (x[j] - x_r) - (sums[j] - sum_r), 0.0))
 
 
-@compiled_borrowing
-def _sweep(matrix: Matrix, vector: Array, by_row: Product, by_column: Product) -> None:
-    """Write the product of K and a vector, then those of Kᵀ and the pair that was written.
-
-    A matrix that is not stored is computed once for both.
+@compiled_inline
+def _sweep_inline(
+    matrix: Matrix, block: Array, vector: int, by_row: Product, by_column: Product
+) -> None:
+    """Write the product of K and a vector, then those of Kᵀ and the vector that was written.
 
     Args:
         matrix: K.
-        vector: ``[n]``; if it is empty, the first product is left out, and Kᵀ is multiplied by the
-            pair that ``by_row`` already holds.
-        by_row: for the first product; the second row of its pair becomes r times the first.
-        by_column: for the two products with Kᵀ; if its ``out`` is empty, they are left out.
+        block: all vectors are rows of it.
+        vector: ``NO_ROW`` to leave out the first product; Kᵀ is then multiplied by the row that
+            ``by_row`` already holds.
+        by_row: for the first product.
+        by_column: for the product with Kᵀ and, in the row after it, that with r times the vector;
+            ``_NOWHERE`` to leave them out. If it has a scale, they also change the row
+            ``_MOMENTS``: see :mod:`rankgrad.kernels.cpu._panels`.
     """
-    _, bands, entries, panels, of_columns, transposed, row = matrix
-    (pair, scale, added), (out, column_scale, column_added) = by_row, by_column
-    if entries.size:
-        if vector.size:
-            multiply_panels(entries, panels, vector, pair, scale, added)
-        if out.size:
-            multiply_panels(of_columns, transposed, pair, out, column_scale, column_added)
-        return
+    _, bands, panels, entries = matrix
     n = bands.shape[1]
-    for j in range(n if out.size else 0):
-        out[0, j] = out[1, j] = 0.0
+    if entries.size == 0:
+        _sweep_anew(matrix, block, vector, by_row, by_column)
+        return
+    if vector >= 0:
+        multiply_panels(entries, panels, 0, n, block, vector, by_row, _MOMENTS)
+    if by_column[0] >= 0:
+        multiply_with_moments(entries, panels, 1, n, block, by_row[0], by_column, _MOMENTS)
+
+
+@compiled_borrowing
+def _sweep(matrix: Matrix, block: Array, vector: int, by_row: Product, by_column: Product) -> None:
+    """:func:`_sweep_inline`, for calls outside of loops, where compiling it takes longer."""
+    _sweep_inline(matrix, block, vector, by_row, by_column)
+
+
+@compiled_borrowing
+def _sweep_anew(
+    matrix: Matrix, block: Array, vector: int, by_row: Product, by_column: Product
+) -> None:
+    """:func:`_sweep_inline` of a matrix that is not stored, which is computed once for both."""
+    points, bands, _, _ = matrix
+    written, (out, scale, _) = by_row[0], by_column
+    n, n_columns = bands.shape[1], bands.shape[1] if out >= 0 else 0
+    for j in range(n_columns):
+        block[out, j] = block[out + 1, j] = 0.0
     for r in range(n):
         columns = _compute_row(matrix, r)
-        if vector.size:
-            pair[0, r] = _finish(dot(row[columns], vector[columns]), scale, added, r)
-            pair[1, r] = r * pair[0, r]
-        for i in range(len(out)):
-            add_scaled(row[columns], pair[i, r], out[i, columns])
-    for j in range(n if out.size else 0):
-        out[0, j] = _finish(out[0, j], column_scale, column_added, j)
+        row = points[2, columns]
+        if vector >= 0:
+            block[written, r] = _finish(dot(row, block[vector, columns]), block, by_row, r)
+        if out >= 0:
+            add_scaled(row, block[written, r], block[out, columns])
+            add_scaled(row, r * block[written, r], block[out + 1, columns])
+    for j in range(n_columns):
+        block[out, j] = _finish(block[out, j], block, by_column, j)
+        if scale >= 0:
+            block[_MOMENTS, j] += block[scale, j] * block[out + 1, j]
+            block[_MOMENTS, j] += block[scale + 1, j] * block[out, j]
 
 
 @compiled_inline
-def _finish(y: float, scale: Array, added: Array, at: int) -> float:
+def _finish(y: float, block: Array, product: Product, at: int) -> float:
     """What ``multiply_panels`` writes for a product y at this index; see :data:`Product`."""
-    return -(y + added[at]) * scale[at] * scale[at] if scale.size else 1.0 / y
+    _, scale, added = product
+    if scale < 0:
+        return 1.0 / y
+    return -(y + block[added, at]) * block[scale, at] * block[scale, at]
 
 
 @compiled_borrowing
@@ -259,79 +271,70 @@ def _scale(matrix: Matrix, block: Array, settings: Settings) -> int:
     of 1.
     """
     iterations, tolerance, rows_first, normalized = settings
-    n, none = matrix[1].shape[1], block[0][:0]
-    for row in range(len(block)):
-        for j in range(n, block.shape[1]):
-            block[row, j] = 0.0  # panels read past n
-    u, v = block[_FIRST : _FIRST + _V], block[_FIRST + _V : _FIRST + _STEP]
+    n, width = matrix[1].shape[1], block.shape[1]
+    head = block.reshape(block.size)[: (_FIRST + 1) * width]
+    for i in range(head.size):  # panels read past n; products write the other rows
+        head[i] = 0.0
     for j in range(n):
-        block[_ZEROS, j], block[_ONES, j], u[0, j], u[1, j] = 0.0, 1.0, 1.0, j
-    _sweep(matrix, block[_ONES] if normalized else none, (u, none, none), (v, none, none))
-    for step in range(1, iterations + 1):
-        at = _FIRST + _STEP * step
-        last_u, last_v = block[at - _STEP, :n], block[max(at - 2 * _STEP, _FIRST) + _V, :n]
-        now_v, u, v = block[at - _STEP + _V], block[at : at + _V], block[at + _V : at + _STEP]
-        if not rows_first and step > 1 and _converged(last_v, now_v[:n], tolerance):
-            return step - 1
-        if step == iterations and rows_first:
-            return step
-        _sweep(matrix, now_v, (u, none, none), (v, none, none))
-        if rows_first and _converged(last_u, u[0, :n], tolerance):
+        block[_ONES, j], block[_INDICES, j], block[_FIRST, j] = 1.0, j, 1.0
+    start = _ONES if normalized else NO_ROW
+    _sweep(matrix, block, start, (_FIRST, NO_ROW, NO_ROW), (_FIRST + _V, NO_ROW, NO_ROW))
+    checked = 0 if rows_first else _V
+    for step in range(1, iterations + 1 - rows_first):
+        u = _FIRST + _STEP * step
+        v = u - _STEP + _V
+        _sweep_inline(matrix, block, v, (u, NO_ROW, NO_ROW), (u + _V, NO_ROW, NO_ROW))
+        if _converged(block, u + checked, n, tolerance):
             return step
     return iterations
 
 
 @compiled_inline
-def _converged(before: Array, now: Array, tolerance: float) -> bool:
+def _converged(block: Array, now: int, n: int, tolerance: float) -> bool:
     """Whether all sums under the previous scales are within the tolerance of one.
 
-    The scales ``now`` make each sum one, so under ``before`` the sum is ``before / now``.
+    The scales in the row ``now`` make each sum one, so under those of the iteration before, the sum
+    is the ratio of the two.
     """
     i = 0
-    while i < now.size and abs(before[i] - now[i]) < tolerance * now[i]:
+    while i < n and abs(block[now - _STEP, i] - block[now, i]) < tolerance * block[now, i]:
         i += 1
-    return i == now.size
+    return i == n
 
 
 @compiled_borrowing
 def _adjoint(matrix: Matrix, block: Array, steps: int, settings: Settings, values: Array) -> None:
     """Write the sums that :func:`scaled_product` returns to the first two rows of the block.
 
-    At the start the block has the gradient of u in the row ``_GRAD_U``, and ``grad u`` and
-    ``r grad u`` in the pair ``_ROWS``, where grad is the gradient of the result. Columns of D sum
-    to 0, except in the normalization. So only the moments ``Σ_r r D_rj`` are needed.
+    At the start the block has the gradient of u in the row ``_GRAD_U``, and ``grad u`` in the row
+    ``_ROWS``, where grad is the gradient of the result. Columns of D sum to 0, except in the
+    normalization. So only the moments ``Σ_r r D_rj`` are needed.
     """
     _, _, rows_first, normalized = settings
-    n, ones, zeros, moments = values.size, block[_ONES], block[_ZEROS], block[_MOMENTS]
-    rows, grad_u, grad_v = block[_ROWS : _ROWS + 2], block[_GRAD_U], block[_GRAD_V]
-    columns, others = block[_COLUMNS : _COLUMNS + 2], block[_COLUMNS + 2 : _FIRST]
-    none, end = grad_u[:0], _FIRST + _STEP * steps
-    _sweep(matrix, none, (rows, none, none), (block[_GRAD_V : _GRAD_V + 2], ones, zeros))
+    n, last = values.size, _FIRST + _STEP * (steps - 1)
+    _sweep(matrix, block, NO_ROW, (_ROWS, NO_ROW, NO_ROW), (_GRAD_V, _ONES, _ZEROS))
     for j in range(n):
-        moments[j] = block[end - _STEP + _V, j] * values[j] * block[_GRAD_V + 1, j]
-        grad_v[j] *= -values[j]
-        columns[0, j] = 0.0
-    for at in range(end - _STEP, _FIRST - 1, -_STEP):
-        v, weighted = block[at + _V], block[at + _V + 1]
-        if rows_first and at == end - _STEP:  # the last scaling is that of the columns
-            for r in range(n):
-                rows[0, r] = rows[1, r] = 0.0
-            _sweep(matrix, none, (rows, none, none), (others, v, grad_v))
-        else:
-            by_row = rows, block[at + _STEP], grad_u
-            _sweep(matrix, columns[0], by_row, (others, v, grad_v))
-            grad_u = zeros
-        grad_v, columns, others = zeros, others, columns
-        for j in range(n):
-            moments[j] += v[j] * columns[1, j] + columns[0, j] * weighted[j]
-    sums = block[_SUMS]
-    if normalized:
-        _sweep(matrix, columns[0], (rows, block[_FIRST], grad_u), (others, ones, zeros))
-        for j in range(n):
-            sums[j], moments[j] = others[0, j], moments[j] + others[1, j] + j * others[0, j]
-    else:
-        _sweep(matrix, columns[0], (rows, ones, zeros), (block[:0], none, none))
+        block[_MOMENTS, j] = block[last + _V, j] * values[j] * block[_GRAD_V + 1, j]
+        block[_GRAD_V, j] *= -values[j]
+        block[_COLUMNS, j] = 0.0
+    grad_u, grad_v, columns, others = _GRAD_U, _GRAD_V, _COLUMNS, _COLUMNS + 2
+    if rows_first:  # the last scaling is that of the columns
         for r in range(n):
-            sums[r] = -rows[0, r]
+            block[_ROWS, r] = 0.0
+        by_column = (columns, last + _V, grad_v)
+        _sweep(matrix, block, NO_ROW, (_ROWS, NO_ROW, NO_ROW), by_column)
+        grad_v, last = _ZEROS, last - _STEP
+    for at in range(last, _FIRST - 1, -_STEP):
+        by_row, by_column = (_ROWS, at + _STEP, grad_u), (others, at + _V, grad_v)
+        _sweep_inline(matrix, block, columns, by_row, by_column)
+        grad_u, grad_v, columns, others = _ZEROS, _ZEROS, others, columns
+    if normalized:
+        _sweep(matrix, block, columns, (_ROWS, _FIRST, grad_u), (others, _ONES, _ZEROS))
+        for j in range(n):
+            block[_SUMS, j] = block[others, j]
+    else:
+        _sweep(matrix, block, columns, (_ROWS, _ONES, _ZEROS), _NOWHERE)
+        for r in range(n):
+            block[_SUMS, r] = -block[_ROWS, r]
     for j in range(n):
-        moments[j] *= -2.0
+        block[_MOMENTS, j] *= -2.0
