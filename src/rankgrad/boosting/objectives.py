@@ -354,6 +354,11 @@ class RowMetric:
         list_weights: one per list, if the library does not pass them on.
         group: the sizes of the lists, if the library does not pass them on.
         label_gain: the gain of each whole label in place of ``2^y - 1``.
+
+    Attributes:
+        name: the name that the library shows: the spec with a suffix that the library's own metrics
+            lack, without spaces, since XGBoost splits its line of metrics at spaces.
+        higher_is_better: whether the metric is to be maximized, for early stopping.
     """
 
     def __init__(
@@ -368,21 +373,9 @@ class RowMetric:
         self.metric = metrics.get(metric)
         self.caller = CallerLists(item_weights, list_weights, group)
         self._labels_by_gain = _labels_by_gain(label_gain, self.metric)
-
-    @property
-    def name(self) -> str:
-        """The name that the library shows: the spec with a suffix the library's own metrics lack.
-
-        Spaces are removed, since XGBoost splits its line of metrics at spaces.
-        """
-        return f"{''.join(str(self.metric).split())}_exact"
-
-    __name__ = name  # the libraries' scikit-learn estimators read it
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether the metric is to be maximized, for early stopping."""
-        return not self.metric.lower_is_better
+        self.name = f"{''.join(str(self.metric).split())}_exact"
+        self.__name__ = self.name  # the libraries' scikit-learn estimators read it
+        self.higher_is_better = not self.metric.lower_is_better
 
     def value(self, scores: Any, labels: Array, lists: RowLists) -> float:
         """The mean over the lists on which the metric is defined.

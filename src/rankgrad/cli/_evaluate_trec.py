@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import rankgrad
 from rankgrad.cli._printing import (
     Number,
     interval_cell,
@@ -22,8 +23,6 @@ from rankgrad.cli._printing import (
 )
 
 if TYPE_CHECKING:
-    from rankgrad.metrics import Evaluation
-    from rankgrad.significance import Interval, Significance, Test
     from rankgrad.text._evaluation import Conventions, RunEvaluation
 
 #: The columns of :func:`interval_rows`.
@@ -55,12 +54,12 @@ def evaluate_runs(
         test: the name of the paired test; None for the t-test.
     """
     from rankgrad.data.trec import read_qrels, read_run
-    from rankgrad.significance import Significance
     from rankgrad.text import _classic
     from rankgrad.text._evaluation import DEFAULT, Conventions, evaluate_run, p_values
 
     conventions = Conventions(**{key: value for key, value in options.items() if value is not None})
-    significance = Significance(cast("Test", test or "t"), "holm")
+    kind = cast("rankgrad.significance.Test", test or "t")
+    significance = rankgrad.significance.Significance(kind, "holm")
     if test is not None and len(runs) == 1:
         raise ValueError("--test compares runs with the first one: give two runs or more")
     for run in runs:
@@ -100,7 +99,7 @@ class Results:
     evaluations: list[RunEvaluation]
     p_values: dict[str, list[float]]
     conventions: Conventions
-    significance: Significance
+    significance: rankgrad.significance.Significance
 
     def show(self) -> None:
         """Print a table, with the conventions under it."""
@@ -177,31 +176,24 @@ class Results:
         return notes
 
 
-def intervals(evaluation: Evaluation) -> dict[str, Interval]:
-    """The 95% bootstrap interval of the mean of each metric."""
-    from rankgrad import significance  # NumPy takes long to import
-
-    return significance.intervals(evaluation.per_list)
-
-
-def interval_rows(evaluation: Evaluation) -> list[Sequence[object]]:
-    """Rows of a table: each metric, its mean and the interval of the mean."""
+def interval_rows(evaluation: rankgrad.metrics.Evaluation) -> list[Sequence[object]]:
+    """Rows of a table: each metric, its mean and the 95% bootstrap interval of the mean."""
     return [
         (name, value_cell(evaluation.mean[name]), interval_cell(*ends))
-        for name, ends in intervals(evaluation).items()
+        for name, ends in rankgrad.significance.intervals(evaluation.per_list).items()
     ]
 
 
-def means_dict(evaluation: Evaluation) -> dict[str, Any]:
+def means_dict(evaluation: rankgrad.metrics.Evaluation) -> dict[str, Any]:
     """JSON fields: means, their 95 % intervals, and how many lists have no relevant item."""
     return {
         "mean": dict(evaluation.mean),
-        "interval95": intervals(evaluation),
+        "interval95": rankgrad.significance.intervals(evaluation.per_list),
         "without_relevant": dict(evaluation.without_relevant),
     }
 
 
-def lists_dict(evaluation: Evaluation, qids: Sequence[str]) -> dict[str, Any]:
+def lists_dict(evaluation: rankgrad.metrics.Evaluation, qids: Sequence[str]) -> dict[str, Any]:
     """JSON field: ids of queries ``[B]`` and, by metric, the values of their lists ``[B]``."""
     values = {name: array.tolist() for name, array in evaluation.per_list.items()}
     return {"per_list": {"qid": qids, **values}}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
+import rankgrad
 from rankgrad.cli._printing import show_notes
-
-if TYPE_CHECKING:
-    from rankgrad.significance import Test
 
 
 def report(
@@ -51,18 +49,17 @@ def report(
       rankgrad report comparison/ --baseline lightgbm --metric ndcg@5
     """  # noqa: D301
     from rankgrad import _files
-    from rankgrad.report import write
     from rankgrad.report._sections import counted, rivals
 
     if output.is_file() and not overwrite and not _files.is_written_in_place(output):
         raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
-    comparison = write(
+    comparison = rankgrad.report.write(
         runs,
         output,
         part=part,
         metric=metric,
         baseline=baseline,
-        test=cast("Test | None", test),
+        test=cast("rankgrad.significance.Test | None", test),
         correction=correction,
         title=title,
     )

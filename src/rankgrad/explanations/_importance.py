@@ -147,7 +147,7 @@ def permutation_importance(
     check_whole("repeats", repeats)
     check_whole("seed", seed, least=0, most=math.inf)
     metric = metrics.get(metric)
-    permutations = _Permutations(data, permute, seed)
+    lists = np.repeat(np.arange(len(data)), data.lengths)  # of each item
     features = np.array(data.features, np.float32)
     before = _values(ranker, metric, data, features)
     used = set(ranker.transform.sources.tolist())  # columns that the model reads
@@ -156,12 +156,15 @@ def permutation_importance(
     scopes: list[Scope] = []
     for feature in range(data.n_features):
         column = features[:, feature].copy()
-        scope = permutations.scope(column) if feature in used else "not used"
+        scope: Scope = "not used"
+        if feature in used:
+            scope = "across lists" if permute == "across" else _scope(column, lists)
         scopes.append(scope)
         if scope != "not used":
             after = np.zeros(len(data))
             for repeat in range(repeats):
-                features[:, feature] = column[permutations.rows(scope, repeat)]
+                random = np.random.default_rng([seed, repeat])
+                features[:, feature] = column[_permuted_rows(scope, data, lists, random)]
                 after += _values(ranker, metric, data, features) / repeats
             features[:, feature] = column
             sign = -1.0 if metric.lower_is_better else 1.0
@@ -193,35 +196,25 @@ def _values(
     return np.asarray(values.double().numpy())
 
 
-class _Permutations:
-    """The permutations of items, one for each repeat and scope."""
+def _scope(column: NDArray[np.float32], lists: NDArray[np.int64]) -> Scope:
+    """Among which items the values ``[N]`` of a feature are permuted; ``lists`` are of items."""
+    missing = np.isnan(column)
+    equal = (column[1:] == column[:-1]) | (missing[1:] & missing[:-1])
+    varies = (~equal & (lists[1:] == lists[:-1])).any()
+    return "within lists" if varies else "whole lists"
 
-    def __init__(self, data: Dataset, permute: Permute, seed: int) -> None:
-        self._lengths, self._offsets = data.lengths, np.asarray(data.offsets)
-        self._lists = np.repeat(np.arange(len(data)), data.lengths)  # the list of each item
-        self._permute, self._seed = permute, seed
 
-    def scope(self, column: NDArray[np.float32]) -> Scope:
-        """Among which items the values ``[N]`` of a feature are permuted."""
-        if self._permute == "across":
-            return "across lists"
-        same_list = self._lists[1:] == self._lists[:-1]
-        missing = np.isnan(column)
-        equal = (column[1:] == column[:-1]) | (missing[1:] & missing[:-1])
-        varies = bool((~equal & same_list).any())
-        return "within lists" if varies else "whole lists"
-
-    def rows(self, scope: Scope, repeat: int) -> NDArray[np.int64]:
-        """For each item the row that its value is taken from, ``[N]``."""
-        random = np.random.default_rng([self._seed, repeat])
-        items = len(self._lists)
-        if scope == "across lists":
-            return random.permutation(items)
-        if scope == "within lists":
-            return np.lexsort((random.random(items), self._lists))
-        # Each list that is not empty is assigned such a list at random, maybe itself; all its items
-        # take the value of the first item there.
-        not_empty = np.flatnonzero(self._lengths)
-        first_items = np.zeros(len(self._lengths), np.int64)
-        first_items[not_empty] = self._offsets[:-1][random.permutation(not_empty)]
-        return first_items[self._lists]
+def _permuted_rows(
+    scope: Scope, data: Dataset, lists: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.int64]:
+    """For each item the row that its value is taken from, ``[N]``; ``lists`` are of items."""
+    if scope == "across lists":
+        return random.permutation(len(lists))
+    if scope == "within lists":
+        return np.lexsort((random.random(len(lists)), lists))
+    # Each list that is not empty is assigned such a list at random, maybe itself; all its items
+    # take the value of the first item there.
+    not_empty = np.flatnonzero(data.lengths)
+    first_items = np.zeros(len(data), np.int64)
+    first_items[not_empty] = np.asarray(data.offsets)[random.permutation(not_empty)]
+    return first_items[lists]

@@ -11,7 +11,6 @@ https://github.com/apache/arrow/blob/main/format/Message.fbs
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -27,22 +26,12 @@ _UINT8, _INT16, _UINT16, _INT32, _UINT32, _INT64 = "<B", "<h", "<H", "<i", "<I",
 _BUFFER = "<qq"  # the struct Buffer: its offset in the message's body, and its length
 
 
-class StreamSize(NamedTuple):
-    """The size of an Arrow stream.
-
-    Attributes:
-        batches: the number of record batches.
-        rows: the number of rows of all batches.
-        decompressed: the bytes of compressed buffers once they are decompressed.
-    """
-
-    batches: int
-    rows: int
-    decompressed: int
-
-
-def measure(body: bytes) -> StreamSize:
+def measure(body: bytes) -> tuple[int, int, int]:
     """The size of an Arrow stream by its metadata.
+
+    Returns:
+        The number of record batches, the number of rows of all batches, and the bytes of compressed
+        buffers once they are decompressed.
 
     Raises:
         ValueError: the body is not an Arrow stream, or is of an old version and may be compressed.
@@ -68,7 +57,7 @@ def measure(body: bytes) -> StreamSize:
                 decompressed += sum(_decompressed_size(body_bytes, *each) for each in buffers)
     except struct.error:
         raise ValueError("its metadata are damaged") from None
-    return StreamSize(batches, rows, decompressed)
+    return batches, rows, decompressed
 
 
 def _decompressed_size(body: memoryview, start: int, length: int) -> int:

@@ -49,10 +49,10 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
 
 def _check_size(body: bytes, ranker: ServedRanker, limits: Limits) -> None:
     """Raise a 413 if the decoded stream would be too large."""
-    size = measure(body)
-    check_count(size.batches, _MAX_BATCHES, "body", "record batches")
-    check_count(size.rows, limits.most_items(len(ranker.feature_names)), "body", "rows")
-    check_count(size.decompressed, limits.body, "body", "bytes once it is decompressed")
+    batches, rows, decompressed = measure(body)
+    check_count(batches, _MAX_BATCHES, "body", "record batches")
+    check_count(rows, limits.most_items(len(ranker.feature_names)), "body", "rows")
+    check_count(decompressed, limits.body, "body", "bytes once it is decompressed")
 
 
 class _Columns:

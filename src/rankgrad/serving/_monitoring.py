@@ -19,6 +19,7 @@ class Metrics:
         waiting: returns the number of requests in progress; called whenever metrics are read.
 
     Attributes:
+        media_type: the content type of :meth:`text`.
         batch_requests: the histogram of requests that were scored together, by model.
         scoring_seconds: the histogram of the times to score a batch, by model.
     """
@@ -26,6 +27,7 @@ class Metrics:
     def __init__(self, waiting: Callable[[], float]) -> None:
         client = load("prometheus_client", "serve")
         self._client, self._registry = client, client.CollectorRegistry()
+        self.media_type = str(client.CONTENT_TYPE_LATEST)
         client.ProcessCollector(registry=self._registry)
         counter = partial(client.Counter, registry=self._registry)
         histogram = partial(client.Histogram, labelnames=["model"], registry=self._registry)
@@ -47,11 +49,6 @@ class Metrics:
         self.scoring_seconds = histogram(
             "rankgrad_scoring_seconds", "Of one batch.", buckets=_SECONDS
         )
-
-    @property
-    def media_type(self) -> str:
-        """The content type of :meth:`text`."""
-        return str(self._client.CONTENT_TYPE_LATEST)
 
     def text(self) -> bytes:
         """All metrics, as Prometheus reads them."""

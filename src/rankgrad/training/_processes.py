@@ -200,7 +200,8 @@ class SingleProcess:
     ) -> tuple[nn.Module, torch.optim.Optimizer | FusedAdam]:
         """The module unchanged, and its optimizer; a faster one in place of Adam."""
         dtypes = {p.dtype for group in optimizer.param_groups for p in group["params"]}
-        if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and len(dtypes) == 1:
+        is_plain = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)  # no subclass of them
+        if is_plain and isinstance(optimizer, torch.optim.Adam) and len(dtypes) == 1:
             return module, FusedAdam(optimizer)
         return module, optimizer
 
