@@ -339,11 +339,8 @@ class Metric(HasSpec, DeclaresKernel):
         Returns:
             ``"permutation"``, ``"ranks"``, both or neither.
         """
-        methods = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
-        base_methods = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
-        return tuple(
-            route for route in get_args(Route) if methods[route] is not base_methods[route]
-        )
+        methods = {route: f"_through_{route}" for route in get_args(Route)}
+        return tuple(r for r, m in methods.items() if getattr(cls, m) is not getattr(Metric, m))
 
     def kernel_options(self) -> MetricOptions | None:
         """The metric as kernels take it; None if it has no kernel.

@@ -181,7 +181,12 @@ class _TwoPasses:
             warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
             for index in range(len(self.batches) - 1):
                 self._states.append(_RandomState())
-                batch_scores = self._first_scores(index)
+                # In the first forward pass with a graph of each step, DDP rebuilds its buckets and
+                # broadcasts buffers, which all processes must do together. A process with a single
+                # mini-batch has a graph in its first forward pass, so here the first one has a
+                # graph too, which is dropped.
+                with torch.set_grad_enabled(self.distributed and index == 0), self.no_sync():
+                    batch_scores = self.scores(index).detach()
                 self._states[-1].check_was_saved(batch_scores.device)
                 # A copy: CUDA graphs of compiled models reuse the memory of their outputs.
                 scores.append(batch_scores.clone())
@@ -223,15 +228,6 @@ class _TwoPasses:
                 "the second: score_fn must repeat itself"
             )
         return scores
-
-    def _first_scores(self, index: int) -> Tensor:
-        """Scores ``[m]`` without a graph."""
-        # In the first forward pass with a graph of each step, DDP rebuilds its buckets and
-        # broadcasts buffers, which all processes must do together. A process with a single
-        # mini-batch has a graph in its first forward pass, so here the first one has a graph too,
-        # which is dropped.
-        with torch.set_grad_enabled(self.distributed and index == 0), self.no_sync():
-            return self.scores(index).detach()
 
     def scores(self, index: int) -> Tensor:
         """The scores ``[m]`` of a mini-batch, with or without a graph as the caller has set."""
