@@ -42,7 +42,7 @@ from rankgrad.data._layout import parts
 from rankgrad.data._missing import MissingValues
 from rankgrad.extras import load
 
-__all__ = ["ARROW", "PARQUET", "is_columnar", "read", "suffix", "write"]
+__all__ = ["ARROW", "PARQUET", "id_texts", "is_columnar", "read", "suffix", "write"]
 
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
@@ -761,6 +761,9 @@ def id_texts(column: Any) -> Any:
 
     Args:
         column: of any type that pyarrow casts to strings.
+
+    Returns:
+        The strings; null where the column is null.
 
     >>> import pyarrow
     >>> id_texts(pyarrow.array([2.0, 12345678901.0, 0.5])).to_pylist()
