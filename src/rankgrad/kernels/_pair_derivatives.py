@@ -13,6 +13,9 @@ from torch import Tensor
 from rankgrad.kernels import ops
 from rankgrad.kernels.arguments import FlatLists, PairOptions
 
+#: On a GPU one Triton program sorts a whole list; lists longer than this use the eager form.
+MAX_LENGTH_ON_GPU = 2048
+
 #: The values of ``PairOptions.kind`` that have a GPU kernel; the CPU kernel has every kind. The
 #: metric is not checked here: lambda losses ask for this kernel only if their metric is NDCG
 #: (``newton_kernel`` in :mod:`rankgrad.losses.lambdaloss`).
@@ -27,8 +30,8 @@ def usable(lists: FlatLists, options: PairOptions) -> bool:
     if device == "cpu":
         return ops.installed("numba")
     # The GPU kernel computes in float32. The CPU kernel computes in float64, whatever the type.
-    is_single = lists.scores.dtype == torch.float32
-    return options.kind in _KINDS_ON_GPU and is_single and ops.installed("triton")
+    fits = lists.scores.dtype == torch.float32 and lists.max_length <= MAX_LENGTH_ON_GPU
+    return options.kind in _KINDS_ON_GPU and fits and ops.installed("triton")
 
 
 def compute(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,7 @@ With a cutoff, LambdaLoss weighs pairs by eqs. 16-17 ("corrected") or masks them
 There are three launches. The first counts the rank of every item and writes the items in sorted
 order, in which the sign of every score difference is known and ``δ(|π_i - π_j|)`` is constant along
 diagonals. The second sums over the pairs of each item. The third averages gradients over duplicates
-(items of equal score, label and weight) and writes them in input order. For the Hessian,
-:mod:`rankgrad.kernels.gpu._pair_derivatives` has a second launch of its own.
+(items of equal score, label and weight) and writes them in input order.
 
 For metrics other than NDCG, swapping items i and j changes the metric by ``|upper_i + lower_j|``,
 where i is ranked higher. One more launch computes ``upper`` and ``lower`` of every item.
@@ -112,9 +111,9 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
     sums = scores.new_empty(lists, blocks)
-    rank_items[grid](
+    _rank_items[grid](
         *batch[:5], ranked, origin, parts, table, items, k, threshold, GAIN=gain, NORM=norm,
-        TABLE=kind in ("ndcg_loss2", "ndcg_loss2++", "swap_delta"), BY_LABEL=True, **shape,
+        TABLE=kind in ("ndcg_loss2", "ndcg_loss2++", "swap_delta"), **shape,
     )  # fmt: skip
     if change != "none":
         chunk = chunk_size(max_length, 1024)
@@ -128,9 +127,9 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
         HALF=loss.half and kind == "ranknet", REACH=reach, MASKED=masked, WEIGHTED=weighted,
         **shape, WIDTH=width,
     )  # fmt: skip
-    scatter_grads[grid](
-        ranked, origin, mask, offsets, parts, sums, *results, None, items, WEIGHTED=weighted,
-        NORMALIZED=False, BLOCKS=1, **shape, WIDTH=width,
+    _scatter_grads[grid](
+        ranked, origin, mask, offsets, parts, sums, *results, items, WEIGHTED=weighted, **shape,
+        WIDTH=width,
     )  # fmt: skip
     return results
 
@@ -178,18 +177,14 @@ def log2_above_one(t):
 
 
 @triton.jit
-def _sort_key(score, label, BY_LABEL: tl.constexpr):
+def _sort_key(score, label):
     """Sort keys, larger for items ranked higher: by score; of ties the less relevant come first.
 
-    Unless BY_LABEL, ties have equal keys. A key has 63 bits, so that the difference of two keys
-    does not overflow 64 bits.
+    A key has 63 bits, so that the difference of two keys does not overflow 64 bits.
     """
     ordered = ordered_bits(score + 0.0).to(tl.int64)
-    if BY_LABEL:
-        grade = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True)
-        return (ordered << 31) | (0x7FFFFFFF - grade).to(tl.int64)
-    else:
-        return ordered << 31
+    grade = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True)
+    return (ordered << 31) | (0x7FFFFFFF - grade).to(tl.int64)
 
 
 @triton.jit
@@ -201,7 +196,7 @@ def past_cutoff(rank):
 @triton.jit
 def _rank_tile(
     scores, labels, mask, start, width, row, key, grade_key, first_column, ahead, better,
-    NORM: tl.constexpr, BY_LABEL: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
+    NORM: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Count the columns of a tile ahead of its rows, by score (``ahead``) and label (``better``).
 
@@ -212,9 +207,9 @@ def _rank_tile(
     score = tl.load(scores + start + column, mask=valid, other=0.0)
     label = tl.load(labels + start + column, mask=valid, other=0.0)
     # Padding ranks below every item.
-    column_key = tl.where(valid, _sort_key(score, label, BY_LABEL), -0x4000000000000000)
+    column_key = tl.where(valid, _sort_key(score, label), -0x4000000000000000)
     if SIDE == 1:
-        # Subtracts the columns that are not ahead; rank_items adds the number of all columns on
+        # Subtracts the columns that are not ahead; _rank_items adds the number of all columns on
         # this side. A comparison would compile to a predicate, which costs more.
         ahead -= sign_bit((column_key - 1)[None, :] - key[:, None])
     else:
@@ -226,14 +221,14 @@ def _rank_tile(
 
 @cached_launch
 @triton.jit(do_not_specialize=["total_items", "k"])
-def rank_items(
+def _rank_items(
     scores, labels, mask, weights, offsets, ranked, origin, parts, table, total_items, k, threshold,
-    GAIN: tl.constexpr, NORM: tl.constexpr, TABLE: tl.constexpr, BY_LABEL: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GAIN: tl.constexpr, NORM: tl.constexpr, TABLE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Count the ranks of a block of items, by score and by label, and write it in score order.
 
-    Writes scores, labels and weights to ``ranked`` ``[4 or more, items]``, the items' positions to
+    Writes scores, labels and weights to ``ranked`` ``[4 or 7, items]``, the items' positions to
     ``origin`` ``[items]``; and to ``parts`` ``[lists, blocks, 4]`` the block's part of the norm,
     its number of items, its highest and its lowest label. With TABLE, the programs of the first
     list also write δ at every distance.
@@ -250,7 +245,7 @@ def rank_items(
         tl.store(center - row, delta, mask=(row >= 0) & (list_index == 0))
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
-    key, grade_key = _sort_key(score, label, BY_LABEL), gain_key(label, real)
+    key, grade_key = _sort_key(score, label), gain_key(label, real)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     better = tl.zeros([ROWS, COLUMNS], tl.int32)
     # Columns before, among and after the rows: ties are broken by input order.
@@ -263,7 +258,7 @@ def rank_items(
         for first_column in range(begin, end, COLUMNS):
             ahead, better = _rank_tile(
                 scores, labels, mask, start, width, row, key, grade_key, first_column, ahead,
-                better, NORM, BY_LABEL, COLUMNS, side,
+                better, NORM, COLUMNS, side,
             )  # fmt: skip
         begin = end
     # The last term is the number of columns that _rank_tile saw with SIDE 1.
@@ -292,8 +287,9 @@ def rank_items(
 
 
 @triton.jit
-def _list_parts(parts, list_index, blocks, WIDTH: tl.constexpr):
+def _list_parts(parts, list_index, WIDTH: tl.constexpr):
     """The norm, the number of items, the highest and the lowest label of a list."""
+    blocks = tl.num_programs(1)
     norm = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)
     max_label = tl.full([WIDTH], -1.0, tl.float32)
@@ -414,7 +410,7 @@ def _rr_change(rank, relevance, first_rank, second_rank, k):
     return upper, tl.where(relevant | (rank < first_rank), 0.0, decline)
 
 
-class Block(NamedTuple):
+class _Block(NamedTuple):
     """A block of rows of one sorted list, and the numbers of its loss, in device code."""
 
     ranked: Any
@@ -444,7 +440,7 @@ class _Items(NamedTuple):
 
 
 @triton.jit
-def load_items(
+def _load_items(
     block, at, KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr
 ):
     """Load the items at some ranks (from 0)."""
@@ -501,7 +497,7 @@ def _choose(below, if_below, otherwise, SIDE: tl.constexpr):
 
 
 @triton.jit
-def signed_weight(
+def _signed_weight(
     block, column, below, gain_diff, rows, columns,
     KIND: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
@@ -510,10 +506,7 @@ def signed_weight(
     ``below`` and SIDE are those of :func:`_choose`.
     """
     discount_difference = rows.discount[:, None] - columns.discount[None, :]
-    if SIDE == 0:  # the discount of the upper item is larger
-        discount_difference = tl.abs(discount_difference)
-    elif SIDE == -1:
-        discount_difference = -discount_difference
+    discount_difference = _choose(below, discount_difference, -discount_difference, SIDE)
     # The change of a swap, ``|upper + lower|``; and the cutoff's factor of the lower item.
     swap_change = tl.abs(
         _choose(
@@ -564,10 +557,10 @@ def _pair_tile(
     """
     row, length = block.row, block.length
     column = first_column + tl.arange(0, COLUMNS)
-    columns = load_items(block, column, KIND, GAIN, CUT, WEIGHTED)
+    columns = _load_items(block, column, KIND, GAIN, CUT, WEIGHTED)
     gain_diff = rows.gain[:, None] - columns.gain[None, :]
     below = column[None, :] > row[:, None]
-    signed = signed_weight(
+    signed = _signed_weight(
         block, column, below, gain_diff, rows, columns, KIND, CUT, WEIGHTED, SIDE
     )
     if CUT == "inside":  # eq. 15 is about the upper item, eqs. 16-17 are about the lower one
@@ -640,11 +633,11 @@ def _sum_pairs(
     top_score = tl.load(ranked + start + first, mask=first < length, other=0.0)
     bottom_score = tl.load(ranked + start + last_row, mask=first < length, other=0.0)
     middle = bottom_score + 0.5 * (top_score - bottom_score)
-    block = Block(
+    block = _Block(
         ranked, start, length, total_items, k, sigma, steepness, mu, table, center, first, row,
         middle,
     )  # fmt: skip
-    rows = load_items(block, row, KIND, GAIN, CUT, WEIGHTED)
+    rows = _load_items(block, row, KIND, GAIN, CUT, WEIGHTED)
     grad_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
     term_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
     columns_end = tl.where(first < length, length, 0)
@@ -694,108 +687,68 @@ def _sum_pairs(
 
 @cached_launch
 @triton.jit(do_not_specialize=["total_items"])
-def scatter_grads(
-    ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, hessian, total_items,
-    WEIGHTED: tl.constexpr, NORMALIZED: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+def _scatter_grads(
+    ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
+    WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the gradients of a block of items in input order; a list's first block writes its loss.
 
     Gradients are averaged over duplicates (items of equal score, label and weight), which sorting
-    ranks in an arbitrary order. The block has as many items as BLOCKS blocks of :func:`rank_items`.
-
-    If ``hessian`` is not None, the Hessian in ``ranked[4]`` is written, too, and no loss. If
-    NORMALIZED, ``sums`` are absolute lambdas, by which both are normalized as in LightGBM, and
-    duplicates are not averaged.
+    ranks in an arbitrary order.
     """
     list_index, start, width = list_span(offsets)
-    block, blocks = tl.program_id(1), tl.num_programs(1) * BLOCKS
-    norm, length, max_label, min_label = _list_parts(parts, list_index, blocks, WIDTH)
+    block = tl.program_id(1)
+    norm, length, max_label, min_label = _list_parts(parts, list_index, WIDTH)
     is_defined = max_label > min_label
     scale = tl.where(is_defined & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < length
+    sorted_labels = ranked + total_items
+    sorted_weights = ranked + 2 * total_items.to(tl.int64)
     sorted_grads = ranked + 3 * total_items.to(tl.int64)
+    score = tl.load(ranked + start + row, mask=inside, other=0.0)
+    label = tl.load(sorted_labels + start + row, mask=inside, other=-1.0)
     grad = tl.load(sorted_grads + start + row, mask=inside, other=0.0)
-    curvature = grad
-    if hessian is not None:
-        curvature = tl.load(sorted_grads + total_items + start + row, mask=inside, other=0.0)
-    if NORMALIZED:
-        lambdas = sum_blocks(sums, list_index, blocks, WIDTH) * scale  # counts every pair twice
-        factor = tl.log2(1.0 + lambdas) / tl.where(lambdas > 0, lambdas, 1.0)
-        scale *= tl.where(lambdas > 0, factor, 1.0)
-    else:
-        grad, curvature = _average_duplicates(
-            ranked + start, grad, curvature, row, length, total_items, hessian is not None,
-            WEIGHTED, ROWS, COLUMNS,
-        )  # fmt: skip
+    has_previous, has_next = inside & (row > 0), row + 1 < length
+    previous_label = tl.load(sorted_labels + start + row - 1, mask=has_previous, other=-2.0)
+    equals_previous = has_previous & (previous_label == label)
+    equals_previous &= tl.load(ranked + start + row - 1, mask=has_previous, other=0.0) == score
+    next_label = tl.load(sorted_labels + start + row + 1, mask=has_next, other=-2.0)
+    equals_next = has_next & (next_label == label)
+    equals_next &= tl.load(ranked + start + row + 1, mask=has_next, other=0.0) == score
+    if tl.max((equals_previous | equals_next).to(tl.int32), 0) > 0:
+        max_score = tl.max(tl.where(inside, score, float("-inf")), 0)
+        min_score = tl.min(tl.where(inside, score, float("inf")), 0)
+        weight = label
+        if WEIGHTED:
+            weight = tl.load(sorted_weights + start + row, mask=inside, other=0.0)
+        grad_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
+        count = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for first_column in range(0, length, COLUMNS):
+            last_column = tl.minimum(first_column + COLUMNS, length) - 1
+            overlaps = tl.load(ranked + start + first_column) >= min_score
+            overlaps &= tl.load(ranked + start + last_column) <= max_score
+            if overlaps:
+                column = first_column + tl.arange(0, COLUMNS)
+                valid = column < length
+                is_same = score[:, None] == tl.load(ranked + start + column, mask=valid)[None, :]
+                column_label = tl.load(sorted_labels + start + column, mask=valid, other=-2.0)
+                is_same &= label[:, None] == column_label[None, :]
+                if WEIGHTED:
+                    column_weight = tl.load(sorted_weights + start + column, mask=valid, other=-1.0)
+                    is_same &= weight[:, None] == column_weight[None, :]
+                column_grad = tl.load(sorted_grads + start + column, mask=valid, other=0.0)
+                grad_sum += tl.where(is_same, column_grad[None, :], 0.0)
+                count += tl.where(is_same, 1.0, 0.0)
+        grad = tl.sum(grad_sum, 1) / tl.maximum(tl.sum(count, 1), 1.0)
     position = tl.load(origin + start + row, mask=inside, other=0)
     tl.store(grad_scores + start + position, grad * scale, mask=inside)
     if mask is not None:
         padding = (row < width) & (tl.load(mask + start + row, mask=row < width, other=1) == 0)
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=padding)
-    if hessian is not None:
-        tl.store(hessian + start + position, curvature * scale, mask=inside)
-    elif block == 0:
-        tl.store(values + list_index, sum_blocks(sums, list_index, blocks, WIDTH) * scale)
+    if block == 0:
+        tl.store(
+            values + list_index, sum_blocks(sums, list_index, tl.num_programs(1), WIDTH) * scale
+        )
         tl.store(defined + list_index, is_defined)
-
-
-@triton.jit
-def _average_duplicates(
-    ranked, grad, curvature, row, length, total_items,
-    HESSIAN: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The means of gradients and, with HESSIAN, curvatures over the duplicates of each row."""
-    inside = row < length
-    labels, weights = ranked + total_items, ranked + 2 * total_items.to(tl.int64)
-    grads = ranked + 3 * total_items.to(tl.int64)
-    score = tl.load(ranked + row, mask=inside, other=0.0)
-    label = tl.load(labels + row, mask=inside, other=-1.0)
-    has_previous, has_next = inside & (row > 0), row + 1 < length
-    previous_label = tl.load(labels + row - 1, mask=has_previous, other=-2.0)
-    equals_previous = has_previous & (previous_label == label)
-    equals_previous &= tl.load(ranked + row - 1, mask=has_previous, other=0.0) == score
-    next_label = tl.load(labels + row + 1, mask=has_next, other=-2.0)
-    equals_next = has_next & (next_label == label)
-    equals_next &= tl.load(ranked + row + 1, mask=has_next, other=0.0) == score
-    if tl.max((equals_previous | equals_next).to(tl.int32), 0) > 0:
-        max_score = tl.max(tl.where(inside, score, float("-inf")), 0)
-        min_score = tl.min(tl.where(inside, score, float("inf")), 0)
-        min_label = tl.min(tl.where(inside, label, float("inf")), 0)
-        weight = label
-        if WEIGHTED:
-            weight = tl.load(weights + row, mask=inside, other=0.0)
-        grad_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
-        curvature_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
-        count = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for first_column in range(0, length, COLUMNS):
-            last_column = tl.minimum(first_column + COLUMNS, length) - 1
-            first_score, last_score = tl.load(ranked + first_column), tl.load(ranked + last_column)
-            overlaps = (first_score >= min_score) & (last_score <= max_score)
-            if HESSIAN:  # boosting starts with equal scores, in which items are sorted by label
-                is_mixed = (first_score != last_score) | (min_score != max_score)
-                has_label = tl.load(labels + first_column) <= tl.max(label, 0)
-                has_label &= tl.load(labels + last_column) >= min_label
-                overlaps &= is_mixed | has_label
-            if overlaps:
-                column = first_column + tl.arange(0, COLUMNS)
-                valid = column < length
-                is_same = score[:, None] == tl.load(ranked + column, mask=valid)[None, :]
-                column_label = tl.load(labels + column, mask=valid, other=-2.0)
-                is_same &= label[:, None] == column_label[None, :]
-                if WEIGHTED:
-                    column_weight = tl.load(weights + column, mask=valid, other=-1.0)
-                    is_same &= weight[:, None] == column_weight[None, :]
-                column_grad = tl.load(grads + column, mask=valid, other=0.0)
-                grad_sum += tl.where(is_same, column_grad[None, :], 0.0)
-                if HESSIAN:
-                    column_curvature = tl.load(grads + total_items + column, mask=valid, other=0.0)
-                    curvature_sum += tl.where(is_same, column_curvature[None, :], 0.0)
-                count += tl.where(is_same, 1.0, 0.0)
-        duplicates = tl.maximum(tl.sum(count, 1), 1.0)
-        grad = tl.sum(grad_sum, 1) / duplicates
-        if HESSIAN:
-            curvature = tl.sum(curvature_sum, 1) / duplicates
-    return grad, curvature
