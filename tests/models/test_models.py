@@ -31,9 +31,9 @@ SPECS = [
 ]
 PRESETS = {
     "medium": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
-    "in_list=[rank, score, ties], bins=8)",
+    "in_list=[rank, score, ties], periodic=8, scale_rate=6.0)",
     "large": "tabm(hidden=[512, 256], activation=silu, dropout=0.2, "
-    "in_list=[rank, score, ties], bins=8)",
+    "in_list=[rank, score, ties], periodic=8, scale_rate=6.0)",
     "attentive": "tabm(hidden=[512, 256], members=32, activation=silu, dropout=0.1, "
     "in_list=[rank, score, ties], heads=8)",
     "neuralndcg_web30k": "context_aware(output=tanh)",

@@ -43,13 +43,20 @@ def small() -> TabM:
 def medium() -> TabM:
     """The default for many items without a GPU: one perceptron of 256 and 128 hidden units.
 
-    It also takes in ties within the list and a piecewise linear encoding of the features.
+    It also takes in ties within the list and a periodic encoding of the features, and scales its
+    inputs by factors that learn fast.
 
     >>> print(models.get("medium"))
-    tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=[rank, score, ties], bins=8)
+    tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=[rank, score, ties], periodic=8, \
+scale_rate=6.0)
     """
     return TabM(
-        hidden=(256, 128), members=1, dropout=0.2, in_list=("rank", "score", "ties"), bins=8
+        hidden=(256, 128),
+        members=1,
+        dropout=0.2,
+        in_list=("rank", "score", "ties"),
+        periodic=8,
+        scale_rate=6.0,
     )
 
 
@@ -61,7 +68,8 @@ def large() -> TabM:
     (``docs/results/simulated.md``).
 
     >>> print(models.get("large"))
-    tabm(hidden=[512, 256], activation=silu, dropout=0.2, in_list=[rank, score, ties], bins=8)
+    tabm(hidden=[512, 256], activation=silu, dropout=0.2, in_list=[rank, score, ties], periodic=8, \
+scale_rate=6.0)
     """
     return TabM(
         hidden=(512, 256),
@@ -69,7 +77,8 @@ def large() -> TabM:
         activation="silu",
         dropout=0.2,
         in_list=("rank", "score", "ties"),
-        bins=8,
+        periodic=8,
+        scale_rate=6.0,
     )
 
 
