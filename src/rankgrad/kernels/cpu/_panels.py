@@ -135,7 +135,7 @@ def _multiply(with_moments: bool) -> Any:
                 for number in (*cgutils.unpack_tuple(builder, product, 3), vector, moments)
             )
             scaled = builder.icmp_signed(">=", builder.extract_value(product, 1), zero)
-            ends, contract = _numbers(builder, n), [] if with_moments else ["contract"]
+            ends, contract = _numbers(builder, n), ["contract"]
 
             def load(row: Any) -> Any:
                 return builder.load(_eight(builder, row, at), align=8)
@@ -147,8 +147,8 @@ def _multiply(with_moments: bool) -> Any:
                 return builder.gep(row, [width])
 
             def fused(one: Any, other: Any, addend: Any) -> Any:
-                term = builder.fmul(one, other, flags=["contract"])
-                return builder.fadd(addend, term, flags=["contract"])
+                product = builder.fmul(one, other, flags=contract)
+                return builder.fadd(addend, product, flags=contract)
 
             # Independent sums, so that additions need not wait for each other: one for each of
             # UNROLLED columns.

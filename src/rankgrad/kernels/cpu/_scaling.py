@@ -265,9 +265,10 @@ def _add_moments(row: Array, r: int, factor: float, out: Array) -> None:
 def _finish(y: float, block: Array, product: Product, at: int) -> float:
     """What ``multiply_panels`` writes for a product y at this index; see :data:`Product`."""
     _, scale, added = product
-    if scale < 0:
-        return 1.0 / y
-    return -(y + block[added, at]) * block[scale, at] * block[scale, at]
+    if scale >= 0:
+        factor: float = block[scale, at]
+        return -(y + float(block[added, at])) * factor * factor
+    return 1.0 / y
 
 
 @compiled_borrowing
