@@ -72,6 +72,18 @@ def test_the_state_of_many_lists_is_not_saved_and_changes_no_bits(monkeypatch):
     assert memory.size == 0
 
 
+@pytest.mark.parametrize(
+    "spec",
+    ["neural_ndcg(temperature=1e-30)", "neural_ap(temperature=1e-30)", "ot_ndcg(epsilon=1e-30)"],
+)
+def test_next_to_the_exact_sort_there_is_no_gradient(spec):
+    """Rounding errors, which are divided by the temperature, would be gradients of 1e13."""
+    torch.manual_seed(0)
+    scores = torch.randn(3, 20, dtype=torch.float64, requires_grad=True)
+    losses.get(spec)(scores, torch.randint(0, 4, (3, 20)).double()).backward()
+    assert scores.grad.abs().max() < 1e-200
+
+
 def test_iterations_below_one_are_an_error():
     batch = FlatBatch.of_kind("plain")
     with pytest.raises(ValueError, match="iterations must be at least 1, found 0"):

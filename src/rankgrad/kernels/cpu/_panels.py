@@ -33,7 +33,14 @@ Product = tuple[int, int, int]
 NO_ROW = -1
 
 _REGISTER = ir.VectorType(ir.DoubleType(), PANEL)
-_ZEROS, _ONES = (ir.Constant(_REGISTER, [number] * PANEL) for number in (0.0, 1.0))
+
+
+def _constant(number: int) -> Any:
+    """A vector register with this number at each place."""
+    return ir.Constant(_REGISTER, [float(number)] * PANEL)
+
+
+_ZEROS, _ONES = (_constant(number) for number in (0, 1))
 _COUNTING = ir.Constant(_REGISTER, [float(place) for place in range(PANEL)])  # 0, ..., 7
 
 
@@ -102,9 +109,9 @@ def _multiply(with_moments: bool) -> Any:
     the matrix, n, the block, the row of the vector, a :data:`Product`, and the row of moments. It
     writes the product y to ``out``, in the form of :data:`Product`.
 
-    With moments, the row after ``out`` becomes the product of the panels and ``c v_c``, for each
-    number v_c of the vector. Unless ``scale`` is :data:`NO_ROW`, this product times ``scale``, plus
-    ``out`` times the row after ``scale``, is added to the moments.
+    With moments, the row after ``out`` becomes ``Σ_c (c - r) K_rc v_c`` for each row r, without the
+    rounding errors of entries on the diagonal. Unless ``scale`` is :data:`NO_ROW`, it times
+    ``scale``, plus ``out`` times the row after ``scale``, is added to the moments.
     """
 
     def multiply(
@@ -128,7 +135,7 @@ def _multiply(with_moments: bool) -> Any:
                 for number in (*cgutils.unpack_tuple(builder, product, 3), vector, moments)
             )
             scaled = builder.icmp_signed(">=", builder.extract_value(product, 1), zero)
-            ends = _numbers(builder, n)
+            ends, contract = _numbers(builder, n), ["contract"]
 
             def load(row: Any) -> Any:
                 return builder.load(_eight(builder, row, at), align=8)
@@ -140,41 +147,38 @@ def _multiply(with_moments: bool) -> Any:
                 return builder.gep(row, [width])
 
             def fused(one: Any, other: Any, addend: Any) -> Any:
-                term = builder.fmul(one, other, flags=["contract"])
-                return builder.fadd(addend, term, flags=["contract"])
+                product = builder.fmul(one, other, flags=contract)
+                return builder.fadd(addend, product, flags=contract)
 
             # Independent sums, so that additions need not wait for each other: one for each of
-            # UNROLLED columns. With moments, the sums up to each step are added up, too.
-            sums, sums_of_sums = (
+            # UNROLLED columns.
+            sums, weighted_sums = (
                 [cgutils.alloca_once(builder, _REGISTER) for _ in range(UNROLLED)] for _ in range(2)
             )
+            offsets = cgutils.alloca_once(builder, _REGISTER)  # c - r
             panels_of_matrix = _each_panel(builder, of_entries, of_panels, matrix)
             with panels_of_matrix as (entry, low, columns, at):
-                for accumulator in (*sums, *sums_of_sums):
+                index = builder.fadd(_numbers(builder, at), _COUNTING)
+                builder.store(builder.fsub(_numbers(builder, low), index), offsets)
+                for accumulator in (*sums, *weighted_sums):
                     builder.store(_ZEROS, accumulator)
                 factors = builder.gep(vector, [low])
                 with cgutils.for_range_slice(builder, zero, columns, step) as (c, _):
+                    first_offsets = builder.load(offsets)
                     for i in range(UNROLLED):
                         column = [builder.add(c, cgutils.intp_t(i))]
                         eight = builder.load(builder.gep(entry, column), align=8)
                         factor = _broadcast(builder, builder.load(builder.gep(factors, column)))
-                        total = fused(eight, factor, builder.load(sums[i]))
+                        term = builder.fmul(eight, factor, flags=contract)
+                        total = builder.fadd(builder.load(sums[i]), term, flags=contract)
                         builder.store(total, sums[i])
                         if with_moments:
-                            total = builder.fadd(total, builder.load(sums_of_sums[i]))
-                            builder.store(total, sums_of_sums[i])
-                terms = [builder.load(each) for each in sums]
-                y = _total(builder, terms)
+                            weight = builder.fadd(first_offsets, _constant(i), flags=["nsz"])
+                            total = fused(weight, term, builder.load(weighted_sums[i]))
+                            builder.store(total, weighted_sums[i])
+                    builder.store(builder.fadd(first_offsets, _constant(UNROLLED)), offsets)
+                y, second = (_total(builder, each) for each in (sums, weighted_sums))
                 if with_moments:
-                    # Column c = low + UNROLLED s + i is in all sums of i from step s on: as often
-                    # as there are steps left, so (low + columns + i - c) / UNROLLED times.
-                    end = _numbers(builder, builder.add(low, columns))
-                    second = builder.fmul(end, y)
-                    for i in range(1, UNROLLED):
-                        second = fused(ir.Constant(_REGISTER, [float(i)] * PANEL), terms[i], second)
-                    counted = _total(builder, [builder.load(each) for each in sums_of_sums])
-                    unrolled = ir.Constant(_REGISTER, [-float(UNROLLED)] * PANEL)
-                    second = fused(unrolled, counted, second)
                     store(second, after(out))
                 with builder.if_else(scaled) as (then, otherwise):
                     with then:
@@ -186,7 +190,6 @@ def _multiply(with_moments: bool) -> Any:
                             store(fused(result, load(after(scale)), moment), moments)
                         store(result, out)
                     with otherwise:
-                        index = builder.fadd(_numbers(builder, at), _COUNTING)
                         inside = builder.fcmp_ordered("<", index, ends)
                         store(builder.select(inside, builder.fdiv(_ONES, y), _ZEROS), out)
             return target.get_dummy_value()
@@ -244,8 +247,9 @@ def _broadcast(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(first_set, undefined, ir.VectorType(index, PANEL)([0] * PANEL))
 
 
-def _total(builder: Any, terms: list[Any]) -> Any:
-    """The sum of vector registers, added in pairs."""
+def _total(builder: Any, sums: list[Any]) -> Any:
+    """The sum of the vector registers that are stored at ``sums``, added in pairs."""
+    terms = [builder.load(each) for each in sums]
     while len(terms) > 1:
         terms = [builder.fadd(*terms[i : i + 2]) for i in range(0, len(terms), 2)]
     return terms[0]

@@ -57,14 +57,14 @@ Matrix = tuple[Array, Array, Array, Array]
 
 STORED = 1 << 20  # matrices of up to so many numbers (8 MiB), with their transpose, are stored
 
-#: Rows of a list's block: the two results of :func:`scaled_product`; zeros, ones and the indices
-#: ``0, ..., n - 1``; the gradient of u, that of v with a row after it, a product with K, and two
-#: pairs of rows for products with Kᵀ. From ``_FIRST`` on, each iteration has ``_STEP`` rows: u and,
-#: ``_V`` rows later, the next v and ``Kᵀ (r u)``, where u is multiplied by the row index r.
-_MOMENTS, _SUMS, _ZEROS, _ONES, _INDICES, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS = (
-    *range(7), 8, 9
+#: Rows of a list's block: the two results of :func:`scaled_product`; ones and zeros; the gradient
+#: of u, that of v with a row after it, a product with K, and two pairs of rows for products with
+#: Kᵀ. From ``_FIRST`` on, each iteration has ``_STEP`` rows: u and, ``_V`` rows later, the next v
+#: and ``Σ_r (r - j) K_rj u_r`` for each column j.
+_MOMENTS, _SUMS, _ONES, _ZEROS, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS, _FIRST = (
+    *range(6), 7, 8, 12
 )  # fmt: skip
-_FIRST, _V, _STEP = 13, 1, 3
+_V, _STEP = 1, 3
 
 _NOWHERE: Product = (NO_ROW, NO_ROW, NO_ROW)  # in place of a product that is not computed
 
@@ -208,7 +208,7 @@ def _sweep_inline(
         vector: ``NO_ROW`` to leave out the first product; Kᵀ is then multiplied by the row that
             ``by_row`` already holds.
         by_row: for the first product.
-        by_column: for the product with Kᵀ and, in the row after it, that with r times the vector;
+        by_column: for the product with Kᵀ and, in the row after it, the sums weighted by ``r - j``;
             ``_NOWHERE`` to leave them out. If it has a scale, they also change the row
             ``_MOMENTS``: see :mod:`rankgrad.kernels.cpu._panels`.
     """
@@ -246,7 +246,7 @@ def _sweep_anew(
             block[written, r] = _finish(dot(row, block[vector, columns]), block, by_row, r)
         if out >= 0:
             add_scaled(row, block[written, r], block[out, columns])
-            add_scaled(row, r * block[written, r], block[out + 1, columns])
+            _add_moments(row, r - bands[0, r], block[written, r], block[out + 1, columns])
     for j in range(n_columns):
         block[out, j] = _finish(block[out, j], block, by_column, j)
         if scale >= 0:
@@ -254,13 +254,21 @@ def _sweep_anew(
             block[_MOMENTS, j] += block[scale + 1, j] * block[out, j]
 
 
+@compiled
+def _add_moments(row: Array, r: int, factor: float, out: Array) -> None:
+    """``out_j += (r - j) factor row_j``, all ``[n]``."""
+    for j in range(row.size):
+        out[j] += (r - j) * factor * row[j]
+
+
 @compiled_inline
 def _finish(y: float, block: Array, product: Product, at: int) -> float:
     """What ``multiply_panels`` writes for a product y at this index; see :data:`Product`."""
     _, scale, added = product
-    if scale < 0:
-        return 1.0 / y
-    return -(y + block[added, at]) * block[scale, at] * block[scale, at]
+    if scale >= 0:
+        factor: float = block[scale, at]
+        return -(y + float(block[added, at])) * factor * factor
+    return 1.0 / y
 
 
 @compiled_borrowing
@@ -276,7 +284,7 @@ def _scale(matrix: Matrix, block: Array, settings: Settings) -> int:
     for i in range(head.size):  # panels read past n; products write the other rows
         head[i] = 0.0
     for j in range(n):
-        block[_ONES, j], block[_INDICES, j], block[_FIRST, j] = 1.0, j, 1.0
+        block[_ONES, j] = block[_FIRST, j] = 1.0
     start = _ONES if normalized else NO_ROW
     _sweep(matrix, block, start, (_FIRST, NO_ROW, NO_ROW), (_FIRST + _V, NO_ROW, NO_ROW))
     checked = 0 if rows_first else _V
@@ -308,7 +316,7 @@ def _adjoint(matrix: Matrix, block: Array, steps: int, settings: Settings, value
 
     At the start the block has the gradient of u in the row ``_GRAD_U``, and ``grad u`` in the row
     ``_ROWS``, where grad is the gradient of the result. Columns of D sum to 0, except in the
-    normalization. So only the moments ``Σ_r r D_rj`` are needed.
+    normalization. So only the moments ``Σ_r (r - j) D_rj`` are needed.
     """
     _, _, rows_first, normalized = settings
     n, last = values.size, _FIRST + _STEP * (steps - 1)
