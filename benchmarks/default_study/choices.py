@@ -376,7 +376,7 @@ def variants() -> Iterable[Task]:
         yield base
         yield replace(base, changes=(("optimizer", "muon"),))
         yield with_bins(replace(LARGE, data=data), 16)
-        yield replace(base, model=f"{variant}, rate=6.0)")
+        yield encoded_by(replace(LARGE, data=data), "bins=8, scale_rate=6.0")
         yield replace(base, model=f"{variant}, encoding=embedded)")
         yield replace(base, losses=(LEVEL,))
         yield replace(base, model=f"{variant}, gated=true)")
@@ -404,7 +404,7 @@ def encoded_by(task: Task, options: str) -> Task:
 
 #: What the encoding of the defaults on many items is chosen from.
 ENCODINGS = ("bins=8", "bins=8, scale_rate=6.0", "periodic=8, scale_rate=6.0")
-_WORLDS = ("listwise", "pointwise")
+WORLDS = ("listwise", "pointwise")
 
 
 def periodic(task: Task, options: str, functions: int = 8) -> Task:
@@ -416,7 +416,7 @@ def periodic(task: Task, options: str, functions: int = 8) -> Task:
 def candidates() -> Iterable[Task]:
     """What :func:`best_encoding` chooses from."""
     for data in (FEW, MEDIUM):
-        for world in _WORLDS:
+        for world in WORLDS:
             for task in (ONE, LARGE):
                 own = replace(task, data=replace(data, world=world))
                 yield from (encoded_by(own, options) for options in ENCODINGS)
@@ -424,7 +424,7 @@ def candidates() -> Iterable[Task]:
 
 def scale_rates() -> Iterable[Task]:
     """Other periodic encodings, and other rates of the scales of inputs, on few lists."""
-    for world in _WORLDS:
+    for world in WORLDS:
         large, one = (replace(own, data=replace(FEW, world=world)) for own in (LARGE, ONE))
         for deviation in (0.03, 0.09, 0.9):
             yield periodic(large, f"rate=6.0, deviation={deviation}")
@@ -442,7 +442,7 @@ def best_encoding(task: Task, results: Results) -> str | None:
 
     It has the highest mean over both worlds, on few lists and at medium size.
     """
-    data = [replace(own, world=world) for own in (FEW, MEDIUM) for world in _WORLDS]
+    data = [replace(own, world=world) for own in (FEW, MEDIUM) for world in WORLDS]
     means: dict[str, float] = {}
     for options in ENCODINGS:
         found = [results.get(encoded_by(replace(task, data=own), options).key) for own in data]
@@ -458,10 +458,10 @@ def confirmed_encodings(results: Results) -> Iterable[Task]:
     if choice:
         choice.append((ONE, ENCODINGS[1]))  # which takes half the time on a CPU
     for task, options in choice:
-        for world in _WORLDS:
+        for world in WORLDS:
             yield encoded_by(replace(task, data=replace(FRESH, world=world)), options)
     for task, options in choice:
-        for world in _WORLDS:
+        for world in WORLDS:
             for seed in SEEDS[:2]:
                 own = replace(task, data=replace(SMALL, world=world), seed=seed)
                 yield encoded_by(own, options)

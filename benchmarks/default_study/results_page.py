@@ -38,6 +38,9 @@ from rankgrad.significance import holm, paired_t_test
 
 Runs = Sequence[Mapping[str, Any]]
 _SIZES = {lists: name for name, lists in synthetic.SIZES.items()}
+_ENCODED = (SMALL, choices.FEW, MEDIUM, FRESH)  # on which encodings are compared
+#: Options of ``large``, which the table of its variants leaves out.
+_LARGE_OPTIONS = f"{LARGE.model[5:-1]}, in_list=[{', '.join(choices.IN_LIST)}], "
 
 
 def best_achievable() -> dict[str, float]:
@@ -82,7 +85,7 @@ def achievable_with_columns() -> float:
 
 
 def _name(data: Data) -> str:
-    return f"{_SIZES[data.lists]}, {data.world}, seed {data.seed}"
+    return f"{_SIZES.get(data.lists, 'few lists')}, {data.world}, seed {data.seed}"
 
 
 def write(results: Path, path: Path) -> None:
@@ -110,6 +113,9 @@ def write(results: Path, path: Path) -> None:
         others=found.others(),
         encodings=found.encodings(),
         defaults=found.defaults(),
+        periodic=found.periodic(),
+        small=found.small(),
+        variants=found.variants(),
         levels=found.levels(),
         attention=found.attention(),
         informative=found.informative(),
@@ -194,12 +200,22 @@ class Found:
         small_pointwise = replace(SMALL, world="pointwise")
         fresh_pointwise = replace(FRESH, world="pointwise")
         data_sets = (MEDIUM, POINTWISE, SMALL, small_pointwise, FRESH, fresh_pointwise)
-        networks = {"large": choices.with_bins(LARGE, 8), "medium": choices.with_bins(ONE, 8)}
+        best = choices.ENCODINGS[-1]
+        networks = {
+            "large": choices.encoded_by(LARGE, best),
+            "large, frequencies of 0.3": choices.periodic(LARGE, "rate=6.0"),
+            "medium": choices.encoded_by(ONE, best),
+            "large, ramps": choices.with_bins(LARGE, 8),
+            "medium, ramps": choices.with_bins(ONE, 8),
+        }
         rows = [
             (name, replace(task, data=data))
             for data in data_sets
             for name, task in networks.items()
+            if replace(task, data=data).key in self.results
         ]
+        web30k = replace(choices.periodic(ONE, "rate=6.0"), data=WEB30K, recipe="short")
+        rows.append(("medium, frequencies of 0.3", web30k))
         for data in (MEDIUM, WEB30K, FRESH, FRESH_WEB30K):
             recipe = "short" if data.lists == WEB30K.lists else LARGE.recipe
             rows.append(("large, no encoding", replace(LARGE, data=data, recipe=recipe)))
@@ -311,18 +327,63 @@ class Found:
                         continue
                     cells = [_name(data), f"`{name}`", bins, len(runs)]
                     cells += [f"{_average(runs, each):.4f}" for each in ("best_value", "test")]
-                    common = sorted(runs.keys() & without.keys())
-                    pair = [_per_query([each[s] for s in common]) for each in (runs, without)]
-                    if bins:
-                        difference = f"{pair[0].mean() - pair[1].mean():+.4f}"
-                        cells += [difference, _p(paired_t_test(*pair))]
-                    lines.append(_row(cells if bins else [*cells, "", ""]))
+                    lines.append(_row([*cells, *_compared(runs, without)]))
         return "\n".join(lines)
 
     def _seeds(self, task: Task) -> dict[int, Mapping[str, Any]]:
         """The results of a task by the seeds of training, the first two."""
         tasks = {seed: replace(task, seed=seed) for seed in choices.SEEDS[:2]}
         return {seed: self.results[t.key] for seed, t in tasks.items() if t.key in self.results}
+
+    def periodic(self) -> str:
+        """The encodings of both defaults, over the seeds that each has, beside eight bins."""
+        heads = ["data", "network", "encoding", "seeds", "validation", "test", "difference", "p"]
+        lines = [_row(heads), "|:--|:--|:--" + "|--:" * 5 + "|"]
+        pairs = [replace(own, world=world) for own in _ENCODED for world in choices.WORLDS]
+        for data in pairs:
+            for name, network in {"medium": ONE, "large": LARGE}.items():
+                task = replace(network, data=data)
+                first = self._seeds(choices.with_bins(task, 8))
+                encodings = {each: choices.encoded_by(task, each) for each in choices.ENCODINGS}
+                encodings["the same, frequencies of 0.3"] = choices.periodic(task, "rate=6.0")
+                for words, own in encodings.items():
+                    runs = self._seeds(own)
+                    if not runs:
+                        continue
+                    cells = [_name(data), f"`{name}`", words, len(runs)]
+                    cells += [f"{_average(runs, each):.4f}" for each in ("best_value", "test")]
+                    lines.append(_row([*cells, *_compared(runs, first)]))
+        return "\n".join(lines)
+
+    def small(self) -> str:
+        """Both defaults at small size over two seeds, beside the better LightGBM."""
+        heads = ["data", "network", "seeds", "network's test", "LightGBM's", "difference", "p"]
+        lines = [_row(heads), "|:--|:--" + "|--:" * 5 + "|"]
+        for world in choices.WORLDS:
+            data = replace(SMALL, world=world)
+            tuned = [self.tuned(data, in_list) for in_list in (False, True)]
+            better = max((own for own in tuned if own), key=lambda own: own["best_value"])
+            for name, network in {"medium": ONE, "large": LARGE}.items():
+                task = choices.encoded_by(replace(network, data=data), choices.ENCODINGS[-1])
+                runs = self._seeds(task)
+                values, other = _per_query(list(runs.values())), decode(better["per_query"])
+                cells = [_name(data), f"`{name}`", len(runs), f"{_average(runs, 'test'):.4f}"]
+                cells += [f"{better['test']:.4f}", f"{values.mean() - other.mean():+.4f}"]
+                lines.append(_row([*cells, _p(paired_t_test(values, other))]))
+        return "\n".join(lines)
+
+    def variants(self) -> str:
+        """Other forms of ``large`` on few lists, by world."""
+        found = []
+        for world in choices.WORLDS:
+            data = replace(choices.FEW, world=world)
+            tasks = [*choices.variants(), *choices.candidates(), *choices.scale_rates()]
+            tasks = [t for t in tasks if replace(t.data, transforms=()) == data]
+            tasks = [t for t in tasks if "members=16" in t.model]
+            reference = choices.with_bins(replace(LARGE, data=data), 8)
+            table = self.table(tasks, reference).replace(_LARGE_OPTIONS, "")
+            found += [f"{_name(data)}:", "", table, ""]
+        return "\n".join(found).rstrip()
 
     def levels(self) -> str:
         """The likelihood of label levels beside softmax, one seed, by data and network."""
@@ -449,6 +510,17 @@ def _attentive(model: str, data: Data = MEDIUM) -> Task:
 
 def _average(runs: Mapping[int, Mapping[str, Any]], name: str) -> float:
     return float(np.mean([run[name] for run in runs.values()]))
+
+
+def _compared(
+    runs: Mapping[int, Mapping[str, Any]], others: Mapping[int, Mapping[str, Any]]
+) -> list[str]:
+    """The difference of test NDCG over the seeds that both have, and its p; empty for itself."""
+    common = sorted(runs.keys() & others.keys())
+    if runs == others or not common:
+        return ["", ""]
+    pair = [_per_query([each[s] for s in common]) for each in (runs, others)]
+    return [f"{pair[0].mean() - pair[1].mean():+.4f}", _p(paired_t_test(*pair))]
 
 
 def _per_query(runs: Runs) -> np.ndarray:

@@ -18,8 +18,6 @@ MODELS = {
     "medium": "medium",
     "medium, ramps": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
     "in_list=[rank, score, ties], bins=8)",
-    "medium, periodic": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
-    "in_list=[rank, score, ties], periodic=8, scale_rate=6.0)",
     "medium, no encoding": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
     "in_list=[rank, score, ties])",
 }
