@@ -19,7 +19,8 @@ from rankgrad.models._encoding import (
     PeriodicEncoding,
     PiecewiseLinearEncoding,
 )
-from rankgrad.models.tabm import AdaptedLinear, TabM, TabMNet
+from rankgrad.models._perceptrons import AdaptedLinear
+from rankgrad.models.tabm import TabM, TabMNet
 
 
 class PreparedNet(TabMNet):

@@ -21,11 +21,12 @@ from rankgrad.export._parsed_trees import Trees
 from rankgrad.models._dropout import Dropout, FastDropout
 from rankgrad.models._embedded import EmbeddedScorer
 from rankgrad.models._encoding import PeriodicEncoding, PiecewiseLinearEncoding
+from rankgrad.models._perceptrons import AdaptedLinear
 from rankgrad.models._similar_items import MIN_NORM, SimilarItems
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.context_aware import ContextAwareNet
 from rankgrad.models.mlp import MLPNet
-from rankgrad.models.tabm import AdaptedLinear, TabMNet
+from rankgrad.models.tabm import TabMNet
 from rankgrad.training._fitted import TreeScorer
 
 #: One layer of all members of an ensemble (TabM): an activation, or the members' linear layers, as

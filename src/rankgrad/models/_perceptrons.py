@@ -7,6 +7,7 @@ On a CPU the ReLU, dropout and output layer at the end are one compiled pass ove
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -40,6 +41,60 @@ class Perceptrons(nn.Sequential):
                 return _relu_dropout_dot(items, layer, dropout, output)
             items = layer(items) if dropout is None else dropout.after(layer, items)
         return output(items)
+
+
+class AdaptedLinear(nn.Module):
+    """A linear layer that all members share: ``s_m ∘ W (r_m ∘ x) + b_m`` for member m.
+
+    Args:
+        members: the number of members.
+        width: the number of inputs.
+        size: the number of outputs.
+        random_signs: whether the scales r_m of the inputs start as random signs, or at 1.
+        rate: the factor of the learning rate of r_m. The parameter is r_m divided by it: Adam's
+            steps do not depend on the scale of a parameter, so those of r_m are as much larger.
+    """
+
+    def __init__(
+        self, members: int, width: int, size: int, *, random_signs: bool = False, rate: float = 1.0
+    ) -> None:
+        super().__init__()
+        limit = 1 / math.sqrt(width)
+        scale = torch.ones(members, 1, width)
+        if random_signs:
+            scale = torch.randint(2, (members, 1, width)) * 2.0 - 1
+        self.rate = rate
+        self.scale_in = nn.Parameter(scale / rate)
+        self.weight = nn.Parameter(torch.empty(size, width).uniform_(-limit, limit))
+        self.scale_out = nn.Parameter(torch.ones(members, 1, size))
+        self.bias = nn.Parameter(torch.empty(members, 1, size).uniform_(-limit, limit))
+
+    @property
+    def input_scales(self) -> Float[Tensor, "m 1 w"]:
+        """The r_m of all members."""
+        return self.scale_in if self.rate == 1 else self.rate * self.scale_in
+
+    def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
+        is_shared = items.stride(0) == 0  # by all members
+        if items.is_cuda or (self.training and (is_shared or not items.requires_grad)):
+            return self._with_scaled_weights(items)
+        mixed = nn.functional.linear(items * self.input_scales, self.weight)
+        return torch.addcmul(self.bias, mixed, self.scale_out)
+
+    def _with_scaled_weights(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
+        """Scale the weights in place of the items.
+
+        There are more items than weights in batches on a GPU. And in training on a CPU the gradient
+        of ``scale_in`` then follows from that of the weights, without one for the scaled items.
+        """
+        weight = self.input_scales.mT * self.weight.mT * self.scale_out
+        if items.stride(0) != 0:
+            return torch.baddbmm(self.bias, items, weight)
+        # The items were expanded, so all members have the same: one product computes all members.
+        members, width, size = weight.shape
+        side_by_side = weight.transpose(0, 1).reshape(width, members * size)
+        mixed = torch.addmm(self.bias.flatten(), items[0], side_by_side)
+        return mixed.view(-1, members, size).transpose(0, 1)
 
 
 def _relu_dropout_dot(
