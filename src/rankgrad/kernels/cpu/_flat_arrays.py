@@ -73,14 +73,14 @@ class FlatArrays:
         self.single = scores.dtype is torch.float32
         self.offsets = np.empty(lists + 1, np.int64)
         self.arrays: Arrays = (
-            np.empty(items),
-            np.empty(items),
+            np.empty(items),  # scores
+            np.empty(items),  # labels
             _NO_FLAGS if mask is None else np.empty(items, np.bool_),
             _NO_NUMBERS if weights is None else np.empty(items),
             self.offsets,
-            np.empty(lists),
-            np.empty(items),
-            np.empty(lists, np.bool_),
+            np.empty(lists),  # values
+            np.empty(items),  # grad_scores
+            np.empty(lists, np.bool_),  # defined
         )
         self.list_weights = np.empty(lists)
         self._loop: tuple[Callable[[int, int], None], int, int] | None = None
