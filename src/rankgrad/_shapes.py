@@ -1,4 +1,7 @@
-"""Shape annotations, such as ``Float[Tensor, "*b n"]``: jaxtyping's where it is already imported.
+"""Shape annotations of jaxtyping, such as ``Float[Tensor, "*b n"]``.
+
+The letters name dimensions: b lists, n items, k ranks, c channels and f features; ``*b`` is any
+number of dimensions.
 
 Annotations are strings at run time and nothing reads them, so jaxtyping need not be installed, and
 is not imported for them. The tests import it first; then every annotation is checked.

@@ -3,9 +3,9 @@
 The constructors call the functions ``check_*``; an error names the parameter, what was found and
 what is expected.
 
-Wherever a relaxation takes a temperature (or ``alpha``, ``epsilon``, ``strength``, ``scale``), a
-schedule may take the place of the number. Training sets ``loss.progress``, from 0 to 1, and the
-schedule gives the value for this progress.
+A temperature of a relaxation (or its ``alpha``, ``epsilon``, ``strength`` or ``scale``) is a number
+or a schedule, :class:`Schedule`. Training sets ``loss.progress``, from 0 to 1, and the schedule
+gives the value for this progress.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rankgrad._quoting import quote
 from rankgrad.specs import HasSpec, Registry, Spec
 
 schedules: Registry[Schedule] = Registry("schedule")
-#: The metrics of an evaluation for which the user names none.
+#: The metrics of an evaluation for which the user names none. They are in this module because it
+#: loads fast: the command line needs them for its help.
 DEFAULT_METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
 #: The largest size, count or rank: the product of two of them fits in 64 bits.
@@ -138,7 +139,7 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class _Ramp(Schedule):
-    """A schedule from one value to another."""
+    """Base class of schedules from one value to another."""
 
     start: float
     end: float
@@ -190,6 +191,7 @@ def as_temperature(option: str, value: Any) -> float | Schedule:
     Returns:
         The number as a float, or the schedule; the spec of a schedule is parsed.
     """
+    # The spec of a schedule has parentheses. The check below refuses any other text.
     if isinstance(value, Spec) or (isinstance(value, str) and "(" in value):
         return schedules.get(value)
     if isinstance(value, Schedule):
@@ -207,10 +209,10 @@ def check_temperature(option: str, value: Any) -> None:
 
 
 def set_temperature(holder: object, *options: str) -> None:
-    """Check temperature-like fields of a frozen dataclass, and replace specs by their schedules.
+    """Check temperatures among the fields of a frozen dataclass, and replace specs by schedules.
 
     Args:
-        holder: the object, in its ``__post_init__``.
+        holder: the dataclass, which calls this in its ``__post_init__``.
         options: the names of the fields.
     """
     for option in options:

@@ -129,7 +129,7 @@ def test_quantile_of_a_sample_is_near_that_of_all() -> None:
 def test_quantile_in_blocks_is_quantile_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted, new = Quantile().fit(heavy()), torch.from_numpy(heavy(seed=1))
     whole = fitted.transform(new)
-    monkeypatch.setattr(_blocks, "_BLOCK", 100)
+    monkeypatch.setattr(_blocks, "_MAX_BLOCK_VALUES", 100)
     assert torch.equal(fitted.transform(new), whole)
 
 
@@ -163,7 +163,7 @@ def test_drop_constant() -> None:
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 def test_drop_constant_within_lists(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blocks, "_BLOCK", block * 3)
+    monkeypatch.setattr(_blocks, "_MAX_BLOCK_VALUES", block * 3)
     features = np.array([[1, 5, 0], [1, 6, 0], [2, 6, 0], [3, 7, 0], [3, 7, 0]], np.float32)
     assert DropConstant().fit(features).kept.tolist() == [0, 1]
     per_list = DropConstant(per_list=True)
@@ -183,13 +183,13 @@ def test_fit_in_blocks_is_fit_in_one(
 ) -> None:
     features = heavy(dtype=dtype)
     whole = transforms.get(spec).fit(features, offsets()).state_dict()
-    monkeypatch.setattr(_blocks, "_BLOCK", 64)
+    monkeypatch.setattr(_blocks, "_MAX_BLOCK_VALUES", 64)
     for name, value in transforms.get(spec).fit(features, offsets()).state_dict().items():
         torch.testing.assert_close(value, whole[name], rtol=1e-6, atol=1e-12)
 
 
 def test_fit_of_large_values_does_not_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blocks, "_BLOCK", 100)
+    monkeypatch.setattr(_blocks, "_MAX_BLOCK_VALUES", 100)
     features = 1e8 + np.random.default_rng(0).normal(size=(5000, 2))
     fitted = Standardize().fit(features)
     np.testing.assert_allclose(fitted.deviation, features.std(0), rtol=1e-7)
@@ -272,7 +272,7 @@ def test_bad_input_says_what_is_wrong(spec: str) -> None:
 @pytest.mark.parametrize("spec", [*SPECS, "quantile(quantiles=40)", "impute(fill=mean)"])
 def test_missing_values_are_learned_around(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Per column, what is learned is learned from the values that are there."""
-    monkeypatch.setattr(_blocks, "_BLOCK", 600)
+    monkeypatch.setattr(_blocks, "_MAX_BLOCK_VALUES", 600)
     features = heavy(dtype=np.float64)
     features[:, 2] += np.arange(500) % 7
     missing = np.random.default_rng(1).random(features.shape) < 0.3
@@ -337,7 +337,7 @@ def test_a_feature_that_is_there_or_not_is_not_constant() -> None:
 
 
 def test_the_row_of_a_bad_value_counts_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_blocks, "_BLOCK", 60)
+    monkeypatch.setattr(_blocks, "_MAX_BLOCK_VALUES", 60)
     features = heavy()
     features[47, 5] = np.inf
     with pytest.raises(ValueError, match=r"features\[47, 5\] = inf"):

@@ -335,7 +335,9 @@ def test_the_first_stage_is_of_these_data_and_metrics(model, tmp_path):
 
 
 def test_a_run_that_goes_on_without_interpolation_has_no_weight(model, tmp_path):
-    plan = CrossValidation(settings(model=model, epochs=1), ("softmax",), folds=3, chosen=(1,))
+    plan = CrossValidation(
+        settings(model=model, epochs=1), ("softmax",), folds=3, chosen_folds=(1,)
+    )
     lists, (run,) = candidates(), plan.runs()
     assert not cross_validate(plan, lists, tmp_path, lambda *_: Callbacks(interrupted=lambda: True))
     TextRun.open(run.path(tmp_path)).save_weight(0.5)

@@ -1,6 +1,7 @@
 """Arguments that several commands share: types, checks, help texts, and the reading of data.
 
-This docstring is read by :func:`rankgrad.cli._docstrings.add_command`: it has the help texts.
+The two sections below are the help texts. Commands get them from ``DESCRIPTIONS``, this docstring,
+by :func:`rankgrad.cli._docstrings.add_command`.
 
 Inputs:
     run: A run folder of `rankgrad train`, or a saved model.
@@ -33,7 +34,7 @@ import rankgrad
 from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.cli._setting_options import setting_option
 
-#: Help texts of arguments that a command's own docstring does not describe.
+#: Help texts of arguments, for commands whose own docstring does not describe them.
 DESCRIPTIONS = __doc__ or ""
 
 Run = Annotated[Path, typer.Argument(metavar="RUN")]
@@ -67,6 +68,7 @@ def check_known_dataset(path: Path) -> None:
     """Raise if a path is missing and its name is that of a known data set; say where to get it."""
     if os.path.lexists(path) or str(path) == "-":
         return
+    # An entry's words are names of its folder in this form: lower case, letters and digits only.
     name = "".join(letter for letter in path.name.lower() if letter.isalnum())
     for entry in rankgrad.data.catalog.ENTRIES:
         if name in entry.words:
@@ -94,7 +96,8 @@ def load(
     """
     from rankgrad.data import _layout
 
-    options |= {} if like is None else features_of(like)
+    if like is not None:
+        options |= reading_options(like)
     if not _layout.is_single(path):
         name = _layout.split_name(split or "test")
         return rankgrad.data.load(path, split=name, fold=fold, **options)
@@ -103,10 +106,10 @@ def load(
     return rankgrad.data.load(path, **options)
 
 
-def features_of(like: rankgrad.data.Dataset | rankgrad.training.FittedRanker) -> dict[str, Any]:
+def reading_options(like: rankgrad.data.Dataset | rankgrad.training.FittedRanker) -> dict[str, Any]:
     """Options of :func:`rankgrad.data.load` that give data the features of a data set or ranker."""
     from rankgrad.data import _dataset
 
+    options = _dataset.feature_options(like)
     settings = getattr(like, "settings", None)  # a ranker has settings, a data set does not
-    missing = {} if settings is None else {"missing": settings.missing}
-    return missing | _dataset.features_of(like)
+    return options if settings is None else {"missing": settings.missing} | options

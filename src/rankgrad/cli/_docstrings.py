@@ -41,7 +41,7 @@ class _Description(NamedTuple):
 
 
 class _FlagsWithoutTypes:
-    """A command whose help shows flags, --help among them, without Typer's ``<bool>``."""
+    """Mixin of commands whose help shows flags, --help among them, without Typer's ``<bool>``."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters of the command."""
@@ -61,7 +61,7 @@ class Group(_FlagsWithoutTypes, TyperGroup):
 
 
 def epilog(page: str) -> str:
-    """The last line of a command's help, which names a page in ``docs`` by its path."""
+    """The last line of a command's help; ``page`` is the path of a page in ``docs``."""
     return f"Documentation: docs/{page}"
 
 

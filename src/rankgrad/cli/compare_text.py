@@ -85,11 +85,11 @@ def _train(data: Path, output: Path, options: _Options) -> None:
         settings=settings,
         losses=tuple(split(options["losses"])) if options["losses"] else (settings.loss,),
         seeds=options["seeds"],
-        chosen=options["folds"],
+        chosen_folds=options["folds"],
         interpolate=bool(options["interpolate"]),
     )
-    if plan.chosen is not None:
-        folds = ", ".join(map(str, plan.chosen))
+    if plan.chosen_folds is not None:
+        folds = ", ".join(map(str, plan.chosen_folds))
         show_notes([f"--folds: of {plan.folds} folds only {folds} is trained and tested"])
     texts = (options[name] for name in ("collection", "topics", "qrels"))
     train_all(plan, _text_arguments.read_candidates(data, *texts), output, quiet=False)

@@ -25,7 +25,7 @@ _SETTINGS = (
     *("loss", "model", "metric", "transforms", "epochs", "patience", "learning_rate"),
     *("batch_size", "seed", "device"),
 )
-#: Defaults that are not those of ``rankgrad train``, for the help.
+#: What the help says of defaults that differ from those of ``rankgrad train``.
 _DEFAULTS = {
     "loss": "listnet",
     "model": "mlp(hidden=[64, 32])",
@@ -74,7 +74,7 @@ def distill(
     settings = student_settings(**{k: v for k, v in overrides.items() if v is not None})
     check_run(settings, output, resume=False)
     teacher = load_ranker(run)
-    splits = _read(data, vali, test, fold, teacher)
+    splits = _read_splits(data, vali, test, fold, teacher)
     try:
         result = distill(
             teacher,
@@ -90,7 +90,7 @@ def distill(
     split, quality_losses = result.measured_on, result.losses
     n_lists = len(splits[split])
     if json:
-        metrics = [asdict(loss) for loss in quality_losses]
+        metrics = [asdict(quality_loss) for quality_loss in quality_losses]
         show_json({"run": str(output), "on": split, "lists": n_lists, "metrics": metrics})
     else:
         _show(quality_losses, f"{output}, a student of {run}, on {split}", n_lists)
@@ -99,7 +99,7 @@ def distill(
         show_notes(["there is no test data: validation data chose the student, which flatters it"])
 
 
-def _read(
+def _read_splits(
     data: Path, vali: Path | None, test: Path | None, fold: int | None, teacher: FittedRanker
 ) -> dict[str, Dataset]:
     """Read the splits of a folder, or up to three files, with the features of the teacher."""
@@ -120,14 +120,14 @@ def _show(quality_losses: list[QualityLoss], title: str, n_lists: int) -> None:
 
     rows = [
         (
-            loss.metric,
-            Number(f"{loss.teacher:.4f}"),
-            Number(f"{loss.student:.4f}"),
-            Number(f"{loss.difference:+.4f}"),
-            Number(f"{loss.interval.low:+.4f} to {loss.interval.high:+.4f}"),
-            Number(p_value(loss.p)),
+            row.metric,
+            Number(f"{row.teacher:.4f}"),
+            Number(f"{row.student:.4f}"),
+            Number(f"{row.difference:+.4f}"),
+            Number(f"{row.interval.low:+.4f} to {row.interval.high:+.4f}"),
+            Number(p_value(row.p)),
         )
-        for loss in quality_losses
+        for row in quality_losses
     ]
     columns = ("metric", "teacher", "student", "difference", "95% interval", "p")
     note = f"{n_lists} lists; p of the two-sided paired randomization test, uncorrected"

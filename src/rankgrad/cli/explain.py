@@ -86,7 +86,6 @@ def explain(
       rankgrad explain runs/first test.txt -m 'ndcg@10(empty=skip)' -o explained
     """  # noqa: D301
     from rankgrad import explanations
-    from rankgrad.training._evaluations import EVALUATIONS
     from rankgrad.training._fitted import TreeScorer
 
     if save:
@@ -119,21 +118,13 @@ def explain(
             on_feature=lambda done, total: update(completed=done, total=total),
         )
     if save:
-        from rankgrad.data import _layout
-
-        name = _layout.split_name(split or "test")
-        explanation.save(run, name)
-        if not (run / EVALUATIONS / name).is_dir():
-            options = "" if fold is None else f" --fold {fold}"
-            options += "" if name == "test" else f" --split {name}"
-            note = f"`rankgrad report` shows it beside an evaluation, and {run} has none of {name}"
-            show_notes([f"{note}: rankgrad evaluate {run} {data}{options} --save"])
+        _save(explanation, run, data, split, fold)
     if output is not None:
         explanation.export(output)
     if json:
         show_json(explanation.to_dict())
     else:
-        _show(explanation, dataset, f"{run} on {data}", top)
+        _show_importance(explanation, dataset, f"{run} on {data}", top)
     show_notes(dataset.notes)
 
 
@@ -148,7 +139,23 @@ def _check_query_options(ctx: typer.Context) -> None:
             )
 
 
-def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> None:
+def _save(
+    explanation: Explanation, run: Path, data: Path, split: str | None, fold: int | None
+) -> None:
+    """Save an explanation in its run folder; note if the report needs an evaluation to show it."""
+    from rankgrad.data import _layout
+    from rankgrad.training._evaluations import EVALUATIONS
+
+    name = _layout.split_name(split or "test")
+    explanation.save(run, name)
+    if not (run / EVALUATIONS / name).is_dir():
+        options = "" if fold is None else f" --fold {fold}"
+        options += "" if name == "test" else f" --split {name}"
+        note = f"`rankgrad report` shows it beside an evaluation, and {run} has none of {name}"
+        show_notes([f"{note}: rankgrad evaluate {run} {data}{options} --save"])
+
+
+def _show_importance(explanation: Explanation, dataset: Dataset, title: str, top: int) -> None:
     """Print the importance of features, the most important first."""
     importance = explanation.importance
     rows = [
@@ -164,9 +171,9 @@ def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> N
         "how much a mean would move with other queries",
         "what the model relies on, not what the data know: features that say the same share it",
     ]
-    undefined = importance.drops.shape[1] - lists
-    if undefined:
-        footer.append(f"{undefined:,} lists on which {metric} is undefined are left out")
+    n_undefined = importance.drops.shape[1] - lists  # drops are [features, sampled lists]
+    if n_undefined:
+        footer.append(f"{n_undefined:,} lists on which {metric} is undefined are left out")
     not_shown = len(importance.features) - len(rows)
     if not_shown > 0:
         footer.append(f"{not_shown} more features: --top, --json, or -o for all as CSV")
@@ -179,8 +186,8 @@ def _show_pair(pair: PairExplanation, top: int, json: bool, method: str) -> None
     if json:
         return show_json(pair.to_dict())
     rows = [
-        (name, f"{upper:.6g}", f"{lower:.6g}", f"{adds:+.4f}")
-        for name, upper, lower, adds in pair.rows()[:top]
+        (name, f"{upper:.6g}", f"{lower:.6g}", f"{attribution:+.4f}")
+        for name, upper, lower, attribution in pair.rows()[:top]
     ]
     others = pair.rows()[top:]
     if others:

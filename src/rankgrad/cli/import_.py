@@ -13,13 +13,15 @@ from rankgrad.cli._arguments import Categorical, Fold, Missing, check_stdin
 from rankgrad.cli._printing import show_json
 from rankgrad.cli.data import describe, show_data
 
+_QUERY_COLUMN, _LABEL_COLUMN = "qid", "label"  # of columnar files, by default
+
 
 def import_(
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...")],
     output: Annotated[Path, typer.Option("--output", "-o")],
     fold: Fold = None,
-    query: str = "qid",
-    label: str = "label",
+    query: str = _QUERY_COLUMN,
+    label: str = _LABEL_COLUMN,
     feature: list[str] | None = None,
     weight: str | None = None,
     id: str | None = None,
@@ -66,6 +68,7 @@ def import_(
     check_stdin(*sources)
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent} to write {output.name} into")
+    # columns are arguments of columnar.read, options those of rankgrad.data.load_splits.
     columns: dict[str, Any] = {"query": query, "label": label, "features": feature}
     columns |= {"weight": weight, "id": id, "fill": fill}
     options: dict[str, Any] = {"missing": missing or (), "categorical": categorical or ()}
@@ -120,15 +123,15 @@ def _read(sources: list[Path], fold: int | None, options: dict[str, Any]) -> ran
     changed = _changed_options(columns)
     if changed:
         raise ValueError(f"--{changed[0]} goes with columnar files, which {sources[0]} is not")
-    dataset_options: dict[str, Any] = {"ids": ids, "finite": True, "missing": missing}
+    letor_options: dict[str, Any] = {"ids": ids, "finite": True, "missing": missing}
     if len(sources) > 1:
-        return _categories.encode(letor.read(sources, **dataset_options), categorical)
-    return load(sources[0], fold=fold, categorical=categorical, **dataset_options)
+        return _categories.encode(letor.read(sources, **letor_options), categorical)
+    return load(sources[0], fold=fold, categorical=categorical, **letor_options)
 
 
 def _changed_options(columns: dict[str, Any]) -> list[str]:
     """The names of the options for columnar files that the user changed, without their ``--``."""
-    defaults = {"query": "qid", "label": "label"}
+    defaults = {"query": _QUERY_COLUMN, "label": _LABEL_COLUMN}  # of the others: None
     return [
         name.replace("features", "feature")  # the argument features is the option --feature
         for name, value in columns.items()
@@ -160,16 +163,16 @@ def _import_folder(
         The description of each split (:func:`describe`), by the path of the folder that the split
         is written to, then by the split's name.
     """
-    numbers = list(rankgrad.data.folds(source)) if fold is None else []
-    if not numbers:
+    fold_numbers = list(rankgrad.data.folds(source)) if fold is None else []
+    if not fold_numbers:
         return {output: _import_splits(source, fold, output, overwrite, options)}
     catalog = rankgrad.data.catalog
     entry = catalog.recognize(source)
-    for difference in catalog.check_folds(entry, numbers) if entry else []:
+    for difference in catalog.check_folds(entry, fold_numbers) if entry else []:
         warnings.warn(f"{source}: {difference}", stacklevel=2)
     descriptions = {}
     with rankgrad.data.store.atomic_store(output, overwrite) as unfinished:
-        for number in numbers:
+        for number in fold_numbers:
             name = f"Fold{number}"
             by_split = _import_splits(source, number, unfinished / name, False, options)
             descriptions[output / name] = by_split

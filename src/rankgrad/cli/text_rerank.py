@@ -66,7 +66,7 @@ def rerank(
     """  # noqa: D301
     from rankgrad import _files
     from rankgrad.data.trec import check_tag, read_run, write_run
-    from rankgrad.text._interpolation import interpolate as mix
+    from rankgrad.text._interpolation import interpolate as interpolate_scores
     from rankgrad.text._text_run import TextRun, is_text_run
     from rankgrad.training import Settings
     from rankgrad.training._processes import accelerator
@@ -76,14 +76,14 @@ def rerank(
     text_run = TextRun.open(model) if is_text_run(Path(model)) else None
     weight = _parse_weight(interpolate, None if text_run is None else text_run.weight)
     candidates = arguments.read_candidates(
-        run, collection, topics, None, field=field, depth=depth, judged=False
+        run, collection, topics, qrels=None, field=field, depth=depth, judged=False
     )
     ranker = _load_ranker(model, text_run, prompt)
     ranker.to(accelerator(Settings(device=device)))  # type: ignore[arg-type]
     inputs = ranker.tokenize(*candidates.pairs())
     scores: NDArray[np.floating] = ranker.score(inputs, batch_size=batch_size, precision=precision)
     if weight is not None:
-        scores = mix(scores, candidates.first_stage, candidates.offsets, weight)
+        scores = interpolate_scores(scores, candidates.first_stage, candidates.offsets, weight)
     write_run(output, candidates.run(scores, tag), overwrite=overwrite)
     n_without_topic = len(read_run(run)) - len(candidates)
     if n_without_topic:
@@ -91,9 +91,10 @@ def rerank(
         show_notes([note])
     n_trained_on = 0 if text_run is None else _count_trained_on(Path(model), candidates.qids)
     if n_trained_on:
-        note = f"{n_trained_on} of {len(candidates)} queries were trained or validated on by "
-        note += f"{model}: metrics of them are not test values, which `rankgrad compare` of its "
-        note += "folder has"
+        note = (
+            f"{n_trained_on} of {len(candidates)} queries were trained or validated on by {model}: "
+            "metrics of them are not test values, which `rankgrad compare` of its folder has"
+        )
         show_notes([note])
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
 
@@ -121,8 +122,9 @@ def _load_ranker(model: str, text_run: TextRun | None, prompt: Path | None) -> T
 def _count_trained_on(run_folder: Path, queries: Iterable[str]) -> int:
     """How many of the queries the ranker of a run folder was trained or validated on.
 
-    In cross-validation, these are the queries that the runs of the other folds were tested on. The
-    run folders of all folds are side by side, with names such as ``fold1-seed0``.
+    In cross-validation, these are the queries that the runs of the other folds were tested on.
+    The run folders of all folds are side by side, with names such as ``fold1-seed0``, and each has
+    the queries it was tested on in its ``test.run``.
     """
     from rankgrad.data.trec import read_run
 
@@ -136,7 +138,7 @@ def _count_trained_on(run_folder: Path, queries: Iterable[str]) -> int:
 
 
 def _parse_weight(text: str | None, chosen: float | None) -> float | None:
-    """The weight of the first stage that --interpolate says; None without the option.
+    """The weight of the first stage's scores, from --interpolate; None without the option.
 
     Args:
         text: the value of the option: a number from 0 to 1, or ``chosen``.

@@ -94,7 +94,7 @@ def train(
         losses=tuple(losses or [resolved.loss]),
         seeds=tuple(range(seeds)) if seeds else paper_seeds,
         folds=folds or 5,
-        chosen=None if chosen_folds is None else tuple(chosen_folds),
+        chosen_folds=None if chosen_folds is None else tuple(chosen_folds),
         interpolate=interpolate,
     )
     candidates = arguments.read_candidates(run, collection, topics, qrels, field=field, depth=depth)

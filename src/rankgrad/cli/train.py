@@ -14,7 +14,7 @@ import typer
 import rankgrad
 from rankgrad._locks import LockedError
 from rankgrad.cli import _setting_options as options
-from rankgrad.cli._arguments import Data, Fold, check_known_dataset, check_stdin, features_of
+from rankgrad.cli._arguments import Data, Fold, check_known_dataset, check_stdin, reading_options
 from rankgrad.cli._errors import interrupted
 from rankgrad.cli._printing import Number, console, show_json, show_notes, show_table
 
@@ -185,7 +185,7 @@ def _read_data(
     if vali is not None:
         if validation is not None:
             raise ValueError(f"{data} has validation data in it: leave out --vali")
-        validation = load(vali, missing=settings.missing, **features_of(training))
+        validation = load(vali, missing=settings.missing, **reading_options(training))
     return training, validation
 
 

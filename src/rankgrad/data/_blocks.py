@@ -18,23 +18,25 @@ from rankgrad._shapes import Array, Bool, Float, Int
 if TYPE_CHECKING:
     from rankgrad.data.transforms import Transform
 
-_BLOCK = 1 << 22  # the most values of a block, unless a single row has more; bounds memory
-_RIDGE_PENALTY = 1e-3  # of the regression that imputes, whose features have variance 1
+#: The most values of a block, to bound memory; a block has at least one row, however wide.
+_MAX_BLOCK_VALUES = 1 << 22
+#: Of the regression that imputes, on features of variance 1.
+_RIDGE_PENALTY = 1e-3
 
 
 def block_height(columns: int) -> int:
     """The number of rows in a block of this many columns."""
-    return max(1, _BLOCK // max(1, columns))
+    return max(1, _MAX_BLOCK_VALUES // max(1, columns))
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The rows of an array, block by block, after transforms that are fitted already.
+    """The rows of an array in blocks, each transformed when it is read, to fit one more transform.
 
     Attributes:
         features: ``[N, F]`` raw features, an array or a memory map.
         offsets: ``[B + 1]``; list b is the rows ``offsets[b]:offsets[b + 1]``.
-        transforms: applied to each block, in this order.
+        transforms: fitted already; applied to each block, in this order.
         columns: the raw features that are read; None for all.
     """
 
@@ -52,14 +54,17 @@ class Blocks:
             yield self.rows(slice(start, start + height))
 
     def then(self, transform: Transform) -> Blocks:
-        """The rows after one more transform, which is applied now if they are a single block."""
+        """The rows after one more transform.
+
+        If they are a single block, it is applied now instead of each time they are read.
+        """
         after = replace(self, transforms=(*self.transforms, transform))
-        if self.features.size > _BLOCK:
+        if self.features.size > _MAX_BLOCK_VALUES:
             return after
         return Blocks(after.rows(slice(None)).numpy(), self.offsets)
 
     def rows(self, index: slice | Array) -> Float[Tensor, "m f"]:
-        """Transform some rows, as in prediction."""
+        """Some rows, transformed."""
         raw = self.features[index]
         raw = raw if self.columns is None else raw[:, self.columns]
         values = torch.from_numpy(np.array(raw, _numpy_float(self.features)))
@@ -97,7 +102,8 @@ class Moments:
     @classmethod
     def of(cls, blocks: Blocks) -> Moments:
         """Compute them in one pass, with the stable update of Chan, Golub and LeVeque (1979)."""
-        # squares: sums of squared deviations. [1] becomes [f] by broadcasting with the first block.
+        # squares: sums of squared deviations. Shapes [1] become [f] by broadcasting with the first
+        # block.
         count = missing = torch.zeros(blocks.width, dtype=torch.int64)
         mean, squares = torch.zeros(1).double(), torch.zeros(1).double()
         low, high = mean + float("inf"), mean - float("inf")
@@ -116,10 +122,10 @@ class Moments:
             else:
                 block_mean = values.mean(0)
                 low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
-            step = block_mean - mean
+            delta = block_mean - mean
             squares = squares + (values - block_mean).square().sum(0)
-            squares = squares + step.square() * (count * n_present / divisor)
-            mean = mean + step * (n_present / divisor)
+            squares = squares + delta.square() * (count * n_present / divisor)
+            mean = mean + delta * (n_present / divisor)
             count, missing = total, missing + is_missing.sum(0)
         empty = count == 0
         low, high = low.where(~empty, 0.0), high.where(~empty, 0.0)
@@ -139,7 +145,7 @@ class Moments:
 
 
 def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
-    """Whether each column varies within some list: whether two neighboring rows of it differ.
+    """Whether each column varies within some list: whether two neighboring rows of the list differ.
 
     A missing value differs from all others, but not from another missing one.
     """
@@ -148,7 +154,7 @@ def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
     starts = np.zeros(len(blocks) + 1, bool)
     starts[blocks.offsets] = True
     varies = torch.zeros(blocks.width, dtype=torch.bool)
-    previous, end = None, 0
+    previous, end = None, 0  # the last row before the block; the index of the row after it
     for block in blocks:
         rows = block if previous is None else torch.cat([previous, block])
         missing = rows.isnan()
@@ -165,11 +171,11 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
     """The regression weights W of :class:`~rankgrad.data.transforms.Impute`.
 
     Column j has the weights that predict feature j; the weight of feature j itself is 0. Let p_k be
-    the fraction of items that have feature k, S the covariances, and z as in Impute. If values are
-    missing independently, ``E[z_k z_l] = p_k p_l S_kl`` for k ≠ l, ``E[z_k²] = p_k S_kk`` and
-    ``E[x_j z_k] = p_k S_kj``. The normal equations for feature j leave out row and column j. One
-    inverse of the full matrix solves the equations of all features. They are solved for features of
-    variance 1.
+    the fraction of items that have feature k, S the covariances, and z_k the feature minus its
+    mean, or 0 where it is missing. If values are missing independently, ``E[z_k²] = p_k S_kk``,
+    ``E[z_k z_l] = p_k p_l S_kl`` for k ≠ l, and ``E[x_j z_k] = p_k S_kj`` for centered x_j. The
+    normal equations for feature j are these without row and column j. One inverse of the full
+    matrix solves the equations of all features. They are solved for features of variance 1.
 
     Args:
         values: the features of some items, with NaN where they are missing.
@@ -192,7 +198,7 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
     weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
     weights.fill_diagonal_(0.0)
     rescaled: Tensor = weights * scale / scale[:, None]
-    # A weight that is infinite in the features' type is of a feature that is next to constant.
+    # Only the weight of a nearly constant feature can be too large for the features' dtype.
     return rescaled.where(rescaled.abs() <= torch.finfo(values.dtype).max, 0.0)
 
 
@@ -228,7 +234,7 @@ def quantiles_of(values: Array, levels: Array) -> Array:
     return np.where(weight >= 0.5, above - step * (1 - weight), below + step * weight)
 
 
-def check_infinite(values: Tensor, first: int = 0) -> None:
+def check_not_infinite(values: Tensor, first: int = 0) -> None:
     """Raise an error if a value is infinite.
 
     Args:

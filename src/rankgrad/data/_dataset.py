@@ -33,7 +33,7 @@ def categories_of(names: Sequence[Sequence[str] | None] | None) -> Categories | 
     return tuple(None if categories is None else tuple(categories) for categories in names)
 
 
-def features_of(source: Any) -> dict[str, Any]:
+def feature_options(source: Any) -> dict[str, Any]:
     """Options of :func:`rankgrad.data.load` that ask for the features of ``source``.
 
     Args:

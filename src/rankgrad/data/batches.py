@@ -85,7 +85,8 @@ class _BatchPlan:
         uncut_lengths: ``[b]``.
         uncut_max_length: the length of the longest list before it is cut.
         rounded: whether the next two are rounded up, so that few different sizes occur.
-        size: items with padding: of the whole batch if it is flat, of each list if it is padded.
+        padded_size: items with padding: of the whole batch if it is flat, of each list if it is
+            padded.
         max_length_bound: ``max_length`` of the finished batch.
         rows: ``[N]``, the rows of the items, list after list; None if they must be computed.
         labels: ``[N]``, the labels of these rows; None if they must be gathered.
@@ -99,7 +100,7 @@ class _BatchPlan:
     uncut_lengths: Int[Tensor, " b"]
     uncut_max_length: int
     rounded: bool
-    size: int
+    padded_size: int
     max_length_bound: int
     rows: Int[Tensor, " N"] | None
     labels: Float[Tensor, " N"] | None
@@ -301,7 +302,7 @@ class Batches:
             in_items = slice(int(item_offsets[in_lists.start]), int(item_offsets[in_lists.stop]))
             total = in_items.stop - in_items.start
             max_length = int(lengths[in_lists].max(initial=0))
-            size, max_length_bound = self._padded_size(len(group), max_length, total, rounded)
+            padded_size, max_length_bound = self._sizes(len(group), max_length, total, rounded)
             yield _BatchPlan(
                 lists=group,
                 starts=starts[in_lists],
@@ -311,21 +312,20 @@ class Batches:
                 uncut_lengths=uncut_lengths[in_lists],
                 uncut_max_length=int(uncut[in_lists].max(initial=0)),
                 rounded=rounded,
-                size=size,
+                padded_size=padded_size,
                 max_length_bound=max_length_bound,
                 rows=None if rows is None else rows[in_items],
                 labels=None if labels is None else labels[in_items],
             )
 
-    def _padded_size(
-        self, lists: int, max_length: int, total: int, rounded: bool
-    ) -> tuple[int, int]:
-        """``size`` and ``max_length_bound`` of a :class:`_BatchPlan`."""
+    def _sizes(self, lists: int, max_length: int, total: int, rounded: bool) -> tuple[int, int]:
+        """``padded_size`` and ``max_length_bound`` of a :class:`_BatchPlan`."""
         size = total if self.flat else max_length
         if not rounded:
             return size, max_length
         size, max_length_bound = _round_up(size, 8), min(_round_up(max_length, 2), self._max_length)
-        # A flat batch of exactly lists * max_length_bound items is read as one without padding.
+        # Kernels take a flat batch of lists * max_length_bound items for lists that all have
+        # this length (FlatLists.max_length). This batch ends with padding, so it must be larger.
         if self.flat and total < size == lists * max_length_bound:
             size += 8
         if not self.flat and self.batching == "documents":
@@ -339,7 +339,7 @@ class Batches:
         if self.flat:
             rows, mask = self._flat_index(plan, sampled)
         else:
-            rows, mask = self._padded_index(plan, plan.offsets.diff(), plan.size, sampled)
+            rows, mask = self._padded_index(plan, plan.offsets.diff(), plan.padded_size, sampled)
         labels = self._labels[rows] if plan.labels is None else plan.labels
         weights = self._weights
         return Batch(
@@ -372,7 +372,9 @@ class Batches:
             rows = plan.starts[item_lists] + positions
         if not plan.rounded:
             return rows, None
-        return F.pad(rows, (0, plan.size - total)), torch.arange(plan.size, device=device) < total
+        return F.pad(rows, (0, plan.padded_size - total)), torch.arange(
+            plan.padded_size, device=device
+        ) < total
 
     def _sample_items(self, plan: _BatchPlan, keys: Tensor) -> Int[Tensor, "b k"]:
         """The positions, in their lists, of the items that lists are cut to; ascending."""

@@ -23,7 +23,7 @@ from rankgrad._deprecation import renamed_arguments
 from rankgrad._quoting import quote
 from rankgrad.data import _layout, _memory_limit, _streams, _text_lines, catalog, columnar, store
 from rankgrad.data._categories import encode, match, number_columns
-from rankgrad.data._dataset import Categories, Dataset, FeaturesError, features_of
+from rankgrad.data._dataset import Categories, Dataset, FeaturesError, feature_options
 from rankgrad.data._missing import MissingValues, as_values
 
 _MAX_NUMBER = 1 << 62  # above the size of any list and any sensible weight
@@ -143,7 +143,7 @@ def load_pair(
     _layout.check_exists(vali)
     if not _is_letor(vali) or training.feature_names is not None:
         # The validation data must have the training data's features.
-        return training, load(vali, missing=missing, **features_of(training))
+        return training, load(vali, missing=missing, **feature_options(training))
     validation = load(vali, zero_based=training.zero_based or None, **options)
     if validation.zero_based and training.zero_based is False:
         training = _add_feature_zero(training)

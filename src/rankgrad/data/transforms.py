@@ -27,7 +27,7 @@ from rankgrad.data._blocks import (
     Blocks,
     Moments,
     block_height,
-    check_infinite,
+    check_not_infinite,
     imputation_weights,
     quantiles_of,
     sample_rows,
@@ -115,7 +115,7 @@ class Transform(HasSpec, nn.Module):
         blocks = Blocks(features, offsets)
         first = 0
         for block in blocks:
-            check_infinite(block, first)
+            check_not_infinite(block, first)
             first += len(block)
         return self.fit_blocks(blocks)
 
@@ -149,7 +149,7 @@ class Transform(HasSpec, nn.Module):
                 infinite.
         """
         self._check_width(features)
-        check_infinite(features)
+        check_not_infinite(features)
         return self(features)
 
     @override

@@ -44,7 +44,7 @@ class CrossValidation:
         losses: the losses; each is an entry of the comparison.
         seeds: the seeds.
         folds: the number of folds that the queries are split into.
-        chosen: the folds to run, from 1; None for all.
+        chosen_folds: the folds to run, from 1; None for all.
         interpolate: mix the scores with those of the first stage, by a weight that is chosen on
             validation data.
     """
@@ -53,21 +53,21 @@ class CrossValidation:
     losses: tuple[str, ...]
     seeds: tuple[int, ...] = (0,)
     folds: int = 5
-    chosen: tuple[int, ...] | None = None
+    chosen_folds: tuple[int, ...] | None = None
     interpolate: bool = False
 
     def __post_init__(self) -> None:
-        for fold in self.chosen or ():
+        for fold in self.chosen_folds or ():
             if not 1 <= fold <= self.folds:
                 raise ValueError(f"fold must be from 1 to {self.folds}, found {fold}")
 
     def runs(self) -> list[OneRun]:
         """Every run; runs on the same fold are next to each other."""
-        numbers = self.chosen or tuple(range(1, self.folds + 1))
+        run_folds = self.chosen_folds or tuple(range(1, self.folds + 1))
         shared = self.settings.model_dump()
         return [
             OneRun(TextSettings(**shared | {"loss": loss, "seed": seed}), fold, self.interpolate)
-            for fold, seed, loss in itertools.product(numbers, self.seeds, self.losses)
+            for fold, seed, loss in itertools.product(run_folds, self.seeds, self.losses)
         ]
 
 
@@ -203,7 +203,7 @@ def _evaluate(
     ``scores`` are those of the ranker alone, ``[items]`` for ``vali`` and for ``test``.
     """
     save = partial(save_evaluation, run_folder.path)
-    metrics_and_labels = run.settings.logged, run.labels
+    metrics, labels = run.settings.logged, run.labels
     final = dict(scores)
     run_folder.clear_weight()
     if run.interpolate:
@@ -211,9 +211,9 @@ def _evaluate(
         run_folder.save_weight(weight)
         for name, alone in scores.items():
             final[name] = interpolate(alone, parts[name].first_stage, parts[name].offsets, weight)
-        save(ALONE, parts["test"], scores["test"], *metrics_and_labels)
+        save(ALONE, parts["test"], scores["test"], metrics, labels)
     for name in ("vali", "test"):
-        save(name, parts[name], final[name], *metrics_and_labels)
+        save(name, parts[name], final[name], metrics, labels)
 
 
 def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:

@@ -31,10 +31,10 @@ class _Operator(NamedTuple):
     """Where the class of an operator is defined: the same module and name in each backend.
 
     Attributes:
-        module: the module of ``kernels.cpu`` and ``kernels.gpu``.
+        module: the module of ``kernels.cpu`` and ``kernels.gpu``, without its underscore.
         name: the name of the class.
-        types: the types of its options: ``torch.ops`` passes all as floats, users an integer for a
-            float.
+        types: of its options, which are converted to them: ``torch.ops`` passes all as floats, and
+            users may pass an integer for a float.
     """
 
     module: str
@@ -199,6 +199,16 @@ class _Adjoint(_autograd.ListDerivative):
         )
 
 
+def _guarded(compute: Any, scores: Tensor, mask: Tensor) -> Tensor:
+    """``compute(scores)``, with NaN as the result of lists that have a score that is not finite.
+
+    In these lists ``compute`` gets scores of 0.
+    """
+    invalid = ~(scores.isfinite() | ~mask).all(-1)
+    result: Tensor = compute(torch.where(invalid[:, None], 0.0, scores))
+    return result.masked_fill(invalid.reshape(-1, *[1] * (result.dim() - 1)), torch.nan)
+
+
 def _registered_vjp(grad: Tensor, saved: Any, relaxation: tuple[str, list[float]]) -> Tensor:
     """The vector-Jacobian product with respect to the scores, by an operation of ``torch.ops``.
 
@@ -263,7 +273,14 @@ def _operator(
 ) -> Any:
     """The operator of a relaxation on these scores, from the cache or else constructed.
 
-    ``ranks`` says whether it computes relaxed ranks, or else sorts.
+    Args:
+        kernel: the relaxation.
+        ranks: whether it computes relaxed ranks; otherwise it sorts.
+        scores: ``[b, n]``.
+        mask: ``[b, n]``.
+        k: the number of ranks, for sorting.
+        cache: the operator of this call by the shape of its scores. ``vmap`` over backward passes
+            merges them into one on more lists, which needs an operator of its own.
     """
     operator = cache.get(scores.shape)
     if operator is None:
@@ -287,17 +304,6 @@ def _class(operator: _Operator, device: str) -> Any:
 
 # The same operations in torch.ops, for torch.compile: there, no operator can be cached for the
 # backward pass.
-
-
-def _guarded(compute: Any, scores: Tensor, mask: Tensor) -> Tensor:
-    """``compute(scores)``, with NaN as the result of lists that have a score that is not finite.
-
-    In these lists ``compute`` gets scores of 0.
-    """
-    invalid = ~(scores.isfinite() | ~mask).all(-1)
-    result: Tensor = compute(torch.where(invalid[:, None], 0.0, scores))
-    return result.masked_fill(invalid.reshape(-1, *[1] * (result.dim() - 1)), torch.nan)
-
 
 _library = torch.library.Library("rankgrad", "FRAGMENT")
 _SCHEMAS = {

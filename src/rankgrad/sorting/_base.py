@@ -1,8 +1,12 @@
 """The base class of relaxations: scores in, a relaxed permutation or relaxed ranks out.
 
-The other modules of this package define the relaxations. Users call :meth:`Relaxation.__call__`.
-Metrics (:meth:`rankgrad.metrics.Metric.relax`) call :meth:`Relaxation.sort` and
-:meth:`Relaxation.rank`, which use a backend kernel where there is one.
+The other modules of this package define the relaxations. The methods are in three layers:
+
+- Users call the object itself, ``permutation`` or ``ranks``, on scores of any shape ``[..., n]``.
+  They check the scores.
+- Relaxed metrics (:meth:`rankgrad.metrics.Metric.relax`) call ``sort`` and ``rank`` on scores
+  ``[b, n]`` that are checked already. They use a backend kernel where there is one.
+- Subclasses implement the eager form, in ``_permutation``, ``_ranks`` and ``_sort``.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ from rankgrad.specs import HasSpec, Registry
 
 relaxations: Registry[Relaxation] = Registry("relaxation")
 
-Route = Literal["permutation", "ranks"]
+#: What a relaxation gives.
+Form = Literal["permutation", "ranks"]
 
 
 @dataclass(frozen=True)
@@ -36,11 +41,9 @@ class Relaxation(HasSpec, DeclaresKernel):
       past the end of a list and columns of padding are zero.
     - ``"ranks"``: ``[..., n]``, 1-based; 0 on padding.
 
-    ``limit`` has options with which the relaxation is close to its zero-temperature limit, the
-    exact sort.
-
     A subclass implements ``_permutation`` or ``_ranks`` on scores ``[b, n]``. If it can sort values
-    without the whole permutation, it implements ``_sort``, too.
+    without the whole permutation, it implements ``_sort``, too. It sets ``limit`` to options with
+    which it is close to its zero-temperature limit, the exact sort.
 
     >>> softsort = relaxations.get("softsort(temperature=0.1)")
     >>> softsort.ranks(torch.tensor([0.2, 0.9, 0.5])).round().tolist()
@@ -52,7 +55,7 @@ class Relaxation(HasSpec, DeclaresKernel):
     stochastic: ClassVar[bool] = False
 
     @property
-    def forms(self) -> tuple[Route, ...]:
+    def forms(self) -> tuple[Form, ...]:
         """The forms it comes in, the native one first."""
         return ("permutation", "ranks")
 
@@ -94,19 +97,18 @@ class Relaxation(HasSpec, DeclaresKernel):
             ValueError: the relaxation gives no permutation, ``k`` is not valid, a score is not
                 finite, or shapes do not agree.
         """
-        self._require("permutation")
+        self._check_form("permutation")
         scores, mask, batch = check_scores(scores, mask)
         n = scores.shape[-1]
         rows = check_cutoff(k) or n
         with torch.autocast(scores.device.type, enabled=False):
-            top = (
-                self._permutation(scores, mask, min(rows, n))
-                if n
-                else scores[:, None] * scores[..., None]
-            )
+            if n:
+                permutation = self._permutation(scores, mask, min(rows, n))
+            else:  # an empty [b, 0, 0] that is attached to the graph of the scores
+                permutation = scores[:, None] * scores[..., None]
         if rows > n:
-            top = torch.nn.functional.pad(top, (0, 0, 0, rows - n))
-        return top.reshape(*batch, rows, n)
+            permutation = torch.nn.functional.pad(permutation, (0, 0, 0, rows - n))
+        return permutation.reshape(*batch, rows, n)
 
     def ranks(self, scores: Scores, mask: Mask | None = None) -> Float[Tensor, "*b n"]:
         """The relaxed rank of every item, ``[..., n]``.
@@ -122,7 +124,7 @@ class Relaxation(HasSpec, DeclaresKernel):
             ValueError: the relaxation gives no ranks, a score is not finite, or shapes do not
                 agree.
         """
-        self._require("ranks")
+        self._check_form("ranks")
         scores, mask, batch = check_scores(scores, mask)
         with torch.autocast(scores.device.type, enabled=False):
             ranks = self._ranks(scores, mask) if scores.shape[-1] else scores
@@ -140,7 +142,7 @@ class Relaxation(HasSpec, DeclaresKernel):
         Returns:
             The values by rank, ``[b, c, k]``.
         """
-        self._require("permutation")
+        self._check_form("permutation")
         if not values.requires_grad:  # kernels do not differentiate values
             kernel = self.kernel() if self.kernel_applies else None
             if kernel is not None and _operators.sort_ready(kernel, scores):
@@ -148,7 +150,7 @@ class Relaxation(HasSpec, DeclaresKernel):
         return self._sort(values, scores, mask, k)
 
     def rank(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        """The relaxed ranks ``[b, n]`` of scores ``[b, n]``.
+        """The relaxed ranks ``[b, n]`` of scores ``[b, n]`` that are checked, for metrics.
 
         No noise is added: for a stochastic relaxation, the scores are from :meth:`sample_scores`.
 
@@ -159,7 +161,7 @@ class Relaxation(HasSpec, DeclaresKernel):
         Returns:
             ``[b, n]``.
         """
-        self._require("ranks")
+        self._check_form("ranks")
         kernel = self.kernel() if self.kernel_applies else None
         if kernel is not None and _operators.ranks_ready(kernel, scores):
             return _operators.rank(kernel, scores, mask)
@@ -182,8 +184,8 @@ class Relaxation(HasSpec, DeclaresKernel):
     def kernel(self) -> KernelCall | None:
         """The kernel of this relaxation, by its name in :mod:`rankgrad.kernels._operators`.
 
-        It holds for the class that defines it: a subclass that overrides another method without
-        defining this one gets the eager form.
+        The kernel computes what the methods of this class do. So if a subclass overrides one of
+        them without overriding ``kernel``, too, it gets the eager form (``kernel_applies``).
 
         Returns:
             The kernel with its options; None for the eager form.
@@ -217,9 +219,9 @@ class Relaxation(HasSpec, DeclaresKernel):
     def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         return values @ self._permutation(scores, mask, k).mT
 
-    def _require(self, route: Route) -> None:
-        if route not in self.forms:
-            raise ValueError(f"{self} gives {' and '.join(self.forms)}, not {route}")
+    def _check_form(self, form: Form) -> None:
+        if form not in self.forms:
+            raise ValueError(f"{self} gives {' and '.join(self.forms)}, not {form}")
 
 
 relaxations.base_class = Relaxation
@@ -228,18 +230,19 @@ relaxations.base_class = Relaxation
 def expected_ranks(permutation: Float[Tensor, "b n n"], mask: ItemMask) -> ItemValues:
     """The mean rank of each item j, ``Σ_r r P_rj / Σ_r P_rj``, ``[b, n]``; 0 on padding.
 
-    An item whose column underflows to 0 gets the last rank: ``tiny`` adds it with a small weight.
+    Each mean includes the last rank with a tiny weight, so an item whose column underflows to 0
+    gets the last rank.
     """
     ranks = torch.arange(1, permutation.shape[-1] + 1, device=permutation.device).to(permutation)
-    last, tiny = mask.sum(-1, keepdim=True), 1e-12
-    means = (ranks @ permutation + tiny * last) / (permutation.sum(-2) + tiny)
+    last_rank, tiny = mask.sum(-1, keepdim=True), 1e-12
+    means = (ranks @ permutation + tiny * last_rank) / (permutation.sum(-2) + tiny)
     return torch.where(mask, means, 0.0)
 
 
 def as_base(value: Any) -> Relaxation:
-    """The relaxation inside another one, from a spec or a relaxation.
+    """The ``base`` of a relaxation that wraps another one, from its spec or as it is.
 
-    It must not be stochastic: only the outermost relaxation may add noise.
+    A base must not be stochastic: only the outermost relaxation may add noise.
     """
     base = relaxations.get(value)
     if base.stochastic:
@@ -249,6 +252,8 @@ def as_base(value: Any) -> Relaxation:
 
 def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Scores and mask ``[..., n]`` as ``[b, n]``, with scores of 0 on padding, and the batch shape.
+
+    Scores whose values cannot be read now, as in compiled code, pass unchecked.
 
     Raises:
         ValueError: a score of a real item is not finite, or shapes do not agree.
@@ -260,5 +265,5 @@ def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...
         raise value_error("scores", scores, bad, "scores must be finite")
     scores = torch.where(mask, scores, scores.new_zeros(()))
     n, batch = scores.shape[-1], tuple(scores.shape[:-1])
-    rows = math.prod(batch)
-    return scores.reshape(rows, n), mask.reshape(rows, n), batch
+    b = math.prod(batch)
+    return scores.reshape(b, n), mask.reshape(b, n), batch

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from rankgrad._padded import descending, invert, tie_groups
 from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, RankValues
-from rankgrad.sorting._base import Relaxation, Route, as_base, relaxations
+from rankgrad.sorting._base import Form, Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
 
@@ -73,7 +73,7 @@ class StraightThrough(Relaxation):
 
     @property
     @override
-    def forms(self) -> tuple[Route, ...]:
+    def forms(self) -> tuple[Form, ...]:
         return self.base.forms
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:

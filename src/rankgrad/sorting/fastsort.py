@@ -29,7 +29,7 @@ from rankgrad._validation import (
 )
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels._isotonic import block_sums, pool
-from rankgrad.sorting._base import Relaxation, Route, check_scores, relaxations
+from rankgrad.sorting._base import Form, Relaxation, check_scores, relaxations
 
 __all__ = ["FastSort", "soft_rank", "soft_sort", "soft_topk_mask"]
 
@@ -55,7 +55,7 @@ class FastSort(Relaxation):
     """
 
     limit: ClassVar[dict[str, Any]] = {"strength": 1e-5}
-    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
+    forms: ClassVar[tuple[Form, ...]] = ("ranks",)
 
     strength: float | Schedule = 1.0
     regularization: _Regularization = "l2"
@@ -99,9 +99,9 @@ def soft_rank(
     >>> soft_rank(torch.tensor([8.0, 0, 5, 3, 2, 1, 6, 7, 9]))
     tensor([8., 1., 5., 4., 3., 2., 6., 7., 9.])
     """
-    rows, inside, shape, dtype = _rows(values, regularization, regularization_strength, mask)
+    values, mask, shape, dtype = _check(values, regularization, regularization_strength, mask)
     sign = -1.0 if descending else 1.0
-    ranks = _soft_ranks(sign * rows / regularization_strength, inside, regularization)
+    ranks = _soft_ranks(sign * values / regularization_strength, mask, regularization)
     return ranks.to(dtype).reshape(shape)
 
 
@@ -133,12 +133,13 @@ def soft_sort(
     >>> soft_sort(torch.tensor([5.0, 1.0, 2.0]))
     tensor([1.6667, 2.6667, 3.6667])
     """
-    rows, inside, shape, dtype = _rows(values, regularization, regularization_strength, mask)
+    values, mask, shape, dtype = _check(values, regularization, regularization_strength, mask)
     sign = 1.0 if descending else -1.0
-    order = descending_order(sign * rows, inside)
-    sorted_mask = inside.gather(-1, order)
-    weights = (sign * rows).gather(-1, order)
-    anchors = _descending_ranks(sorted_mask).to(rows.dtype) / regularization_strength
+    order = descending_order(sign * values, mask)
+    sorted_mask = mask.gather(-1, order)
+    weights = (sign * values).gather(-1, order)
+    anchors = _descending_ranks(sorted_mask).to(values.dtype) / regularization_strength
+    # Not _project, which takes the exponential of the entropic projection.
     project = _project_l2 if regularization == "l2" else _project_entropic
     result = sign * project(anchors, weights, sorted_mask)
     return torch.where(sorted_mask, result, 0.0).to(dtype).reshape(shape)
@@ -170,29 +171,30 @@ def soft_topk_mask(
     tensor([1.0000, 0.0000, 0.7500, 0.2500])
     """
     k = check_whole("k", k)
-    rows, inside, shape, dtype = _rows(values, regularization, regularization_strength, mask)
-    order = descending_order(rows, inside)
-    sorted_mask = inside.gather(-1, order)
-    ones = (torch.arange(rows.shape[-1], device=rows.device) < k) & sorted_mask
-    ranked = rows.gather(-1, order) / regularization_strength
-    result = _project(ranked, ones.to(rows.dtype), sorted_mask, regularization)
+    values, mask, shape, dtype = _check(values, regularization, regularization_strength, mask)
+    order = descending_order(values, mask)
+    sorted_mask = mask.gather(-1, order)
+    ones = (torch.arange(values.shape[-1], device=values.device) < k) & sorted_mask
+    anchors = values.gather(-1, order) / regularization_strength
+    result = _project(anchors, ones.to(values.dtype), sorted_mask, regularization)
     return result.gather(-1, invert(order)).to(dtype).reshape(shape)
 
 
-def _rows(
+def _check(
     values: Any, regularization: str, strength: float, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, tuple[int, ...], torch.dtype]:
-    """Check the arguments; the values in float64 and the mask, ``[b, n]``, and the results' type.
+    """Check the arguments of a soft sort or ranking, and reshape values and mask to ``[b, n]``.
 
-    Projections subtract numbers of the size of ``values / strength``, so float32 would lose digits.
+    Values become float64: projections subtract numbers of the size of ``values / strength``, in
+    which float32 would lose digits.
 
     Returns:
         The values, the mask, and the shape and the dtype of the result.
     """
     check_choice("regularization", regularization, _REGULARIZATIONS)
     check_temperature("regularization_strength", strength)
-    rows, inside, batch = check_scores(values, mask)
-    return rows.double(), inside, (*batch, rows.shape[-1]), rows.dtype
+    values, mask, batch = check_scores(values, mask)
+    return values.double(), mask, (*batch, values.shape[-1]), values.dtype
 
 
 def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: _Regularization) -> Tensor:
@@ -205,7 +207,7 @@ def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: _Regularization) 
 
 
 def _descending_ranks(sorted_mask: ItemMask) -> Int[Tensor, "b n"]:
-    """n, n - 1, ..., 1 for each list of n items, and 1 on the padding after it.
+    """n, n - 1, ..., 1 for each list of n items, and 1, whose logarithm is finite, on padding.
 
     ``sorted_mask`` is True on the n real items, which come first.
     """
@@ -231,13 +233,14 @@ def _project(
 def _project_l2(anchors: Tensor, weights: Tensor, sorted_mask: Tensor) -> Tensor:
     """``z - v``, where v is the decreasing isotonic regression of ``z - w``.
 
-    On each block of the regression, v is the mean of ``z - w``. Anchors are first subtracted from
-    each other: large ones would round off the digits of a weight that is subtracted from them.
+    On each block of the regression, v is the mean of ``z - w``. The first z of each block is
+    subtracted from the others. This does not change ``z - v``, and where z is large, ``z - w``
+    keeps the digits of w.
     """
-    blocks = pool(anchors, weights, sorted_mask.sum(-1), entropic=False)
-    sizes = block_sums(torch.ones_like(anchors), blocks)
-    distances = anchors - anchors.gather(-1, blocks)
-    return distances - block_sums(distances - weights, blocks) / sizes
+    block_starts = pool(anchors, weights, sorted_mask.sum(-1), entropic=False)
+    sizes = block_sums(torch.ones_like(anchors), block_starts)
+    distances = anchors - anchors.gather(-1, block_starts)
+    return distances - block_sums(distances - weights, block_starts) / sizes
 
 
 def _project_entropic(anchors: Tensor, weights: Tensor, sorted_mask: Tensor) -> Tensor:
@@ -245,9 +248,9 @@ def _project_entropic(anchors: Tensor, weights: Tensor, sorted_mask: Tensor) -> 
 
     This is the logarithm of the projection of ``exp(z)`` onto the permutahedron of ``exp(w)``.
     """
-    blocks = pool(anchors, weights, sorted_mask.sum(-1), entropic=True)
-    distances = anchors - anchors.gather(-1, blocks)  # as in the Euclidean projection
-    largest = weights.detach().gather(-1, blocks)
-    shift = torch.where(largest.isfinite(), largest, 0.0)
-    log_total = block_sums((weights - shift).exp(), blocks).log() + shift
-    return distances - block_sums(distances.exp(), blocks).log() + log_total
+    block_starts = pool(anchors, weights, sorted_mask.sum(-1), entropic=True)
+    distances = anchors - anchors.gather(-1, block_starts)  # as in _project_l2
+    largest = weights.detach().gather(-1, block_starts)
+    shift = torch.where(largest.isfinite(), largest, 0.0)  # a weight may be log 0
+    log_total = block_sums((weights - shift).exp(), block_starts).log() + shift
+    return distances - block_sums(distances.exp(), block_starts).log() + log_total

@@ -16,7 +16,7 @@ from rankgrad._padded import Randomness
 from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, Mask, RankValues, Scores
 from rankgrad._validation import Schedule, check_flag, check_whole, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
-from rankgrad.sorting._base import Relaxation, Route, as_base, check_scores, relaxations
+from rankgrad.sorting._base import Form, Relaxation, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
 
@@ -64,7 +64,7 @@ class Gumbel(Relaxation):
 
     @property
     @override
-    def forms(self) -> tuple[Route, ...]:
+    def forms(self) -> tuple[Form, ...]:
         return self.base.forms
 
     def kernel(self) -> KernelCall | None:
@@ -90,12 +90,15 @@ class Gumbel(Relaxation):
     @override
     def sample_scores(self, scores: ItemValues, mask: ItemMask) -> Float[Tensor, "samples b n"]:
         assert self._random is not None
-        noise = -self._random.exponential(mask, self.samples).log()  # standard Gumbel
         scale = initial_value(self.scale)
-        noise = (noise * scale).to(scores.dtype)
+        # If e has the standard exponential distribution, -log e has the standard Gumbel one.
+        standard_noise = -self._random.exponential(mask, self.samples).log()
+        noise = (standard_noise * scale).to(scores.dtype)
         if self.log_scores:
             scores = scale * _positive(scores, mask).log()
         return torch.where(mask, scores + noise, 0.0)
+
+    # The next three methods get scores from sample_scores, which have the noise already.
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         return self.base._permutation(scores, mask, k)

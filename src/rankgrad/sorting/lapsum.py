@@ -14,7 +14,7 @@ from rankgrad._padded import descending, invert
 from rankgrad._shapes import Float, Int, ItemMask, ItemValues
 from rankgrad._validation import Schedule, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
-from rankgrad.sorting._base import Relaxation, Route, relaxations
+from rankgrad.sorting._base import Form, Relaxation, relaxations
 
 
 @relaxations.register("lapsum")
@@ -34,7 +34,7 @@ class LapSum(Relaxation):
     """
 
     limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
-    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
+    forms: ClassVar[tuple[Form, ...]] = ("ranks",)
 
     temperature: float | Schedule = 1.0
 

@@ -86,23 +86,27 @@ def _gibbs_kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
     """
     order, targets, g, f = _potentials(points, mask)
     negative_slack = 2 * targets[:, :, None] * points[:, None, :] + f[:, None, :] + g[:, :, None]
+    # The slack is 0 or more, and 0 at matches. A small ε magnifies its rounding errors, so logits
+    # are clamped to at most 1, and those of matches to at least -1.
+    logits = (negative_slack / epsilon).clamp(max=1.0)
+    positions = torch.arange(mask.shape[-1], device=mask.device)
+    is_match = order[:, :, None] == positions
+    logits = torch.where(is_match, logits.clamp(min=-1.0), logits)
     # Entries below about 1e-30 (in float64, 1e-300) become 0.
     floor = -69.0 if points.dtype == torch.float32 else -690.0
-    logits = (negative_slack / epsilon).clamp(max=1.0)  # at most 0, up to rounding
-    is_match = order[:, :, None] == torch.arange(mask.shape[-1], device=mask.device)
-    logits = torch.where(is_match, logits.clamp(min=-1.0), logits)  # 0, up to rounding
-    rows = torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)
-    real = rows[:, :, None] & mask[:, None, :] & (logits > floor)
-    return torch.where(real, logits, float("-inf")).exp()
+    real_ranks = positions < mask.sum(-1, keepdim=True)
+    is_positive = real_ranks[:, :, None] & mask[:, None, :] & (logits > floor)
+    return torch.where(is_positive, logits, float("-inf")).exp()
 
 
 def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The item at each rank, the targets t, and the dual potentials g of ranks and f of items.
 
     The potentials are those of the problem without entropy, whose optimal plan matches ranks and
-    items in sorted order. Complementary slackness bounds them; those in the middle between the
-    bounds are ``g_{r+1} = g_r + (x_(r) + x_(r+1)) / (n - 1)`` and ``f_(r) = -2 x_(r) t_r - g_r``.
-    Tied items take the mean, so that their values and gradients are equal. All are ``[b, n]``.
+    items in sorted order. They are not unique: complementary slackness only says that
+    ``f_(r) = -2 x_(r) t_r - g_r``, and that ``(g_{r+1} - g_r) (n - 1) / 2`` is between the
+    neighbors ``x_(r+1)`` and ``x_(r)``. Here it is the middle of the two. Tied items take the mean
+    of their potentials, so that their values and gradients are equal. All are ``[b, n]``.
     """
     length = mask.sum(-1, keepdim=True)
     order = descending(points, mask)

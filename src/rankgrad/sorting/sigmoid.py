@@ -15,7 +15,7 @@ from rankgrad._padded import tiles
 from rankgrad._shapes import ItemMask, ItemValues
 from rankgrad._validation import Schedule, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
-from rankgrad.sorting._base import Relaxation, Route, relaxations
+from rankgrad.sorting._base import Form, Relaxation, relaxations
 
 
 @relaxations.register("sigmoid")
@@ -34,7 +34,7 @@ class SigmoidRanks(Relaxation):
     """
 
     limit: ClassVar[dict[str, Any]] = {"alpha": 1e5}
-    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
+    forms: ClassVar[tuple[Form, ...]] = ("ranks",)
 
     alpha: float | Schedule = 1.0
 

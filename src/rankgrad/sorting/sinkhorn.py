@@ -54,7 +54,7 @@ class Sinkhorn(Relaxation):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", as_base(self.base))
-        self.base._require("permutation")
+        self.base._check_form("permutation")
         check_whole("iterations", self.iterations)
         check_positive("tolerance", self.tolerance)
         check_flag("transposed", self.transposed)

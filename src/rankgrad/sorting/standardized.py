@@ -15,7 +15,7 @@ from typing_extensions import override
 from rankgrad._padded import standardize
 from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import Schedule, initial_value, set_temperature
-from rankgrad.sorting._base import Relaxation, Route, as_base, relaxations
+from rankgrad.sorting._base import Form, Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
 
@@ -47,7 +47,7 @@ class Standardized(Relaxation):
 
     @property
     @override
-    def forms(self) -> tuple[Route, ...]:
+    def forms(self) -> tuple[Form, ...]:
         return self.base.forms
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:

@@ -57,7 +57,7 @@ class Tree(Relaxation):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", as_base(self.base))
-        self.base._require("permutation")
+        self.base._check_form("permutation")
         if self.depth is not None and self.branching is not None:
             raise ValueError("give either depth or branching, not both")
         if self.depth is not None:

@@ -38,7 +38,7 @@ LossFunction = Callable[..., Tensor]
 
 @dataclass
 class TextData:
-    """The data of a training.
+    """The lists that a ranker is trained and validated on.
 
     Attributes:
         candidates: all lists.
@@ -78,8 +78,8 @@ class Callbacks:
         interrupted: called after each step; True stops training, and the unfinished epoch is lost.
     """
 
-    on_epoch: Callable[[dict[str, float]], None] = lambda line: None
-    on_step: Callable[[float], None] = lambda part: None
+    on_epoch: Callable[[dict[str, float]], None] = lambda values: None
+    on_step: Callable[[float], None] = lambda fraction: None
     interrupted: Callable[[], bool] = lambda: False
 
 
@@ -107,9 +107,9 @@ def fit(
     Raises:
         ValueError: there is nothing to train on, or training diverged.
     """
-    # custom: the model draws dropout from PyTorch's shared generators, as a user's module does.
+    # custom: as a user's own module, the model draws dropout from PyTorch's shared generators.
     with isolated(ranker.device, custom=True):
-        return _Training(ranker, data, settings, loss, run).run(callbacks or Callbacks())
+        return _Training(ranker, data, settings, loss, run).train(callbacks or Callbacks())
 
 
 class _Training:
@@ -126,21 +126,22 @@ class _Training:
         self.ranker, self.data, self.settings = ranker, data, settings
         self.folder = folder
         candidates = data.candidates
-        self.targets = candidates.targets  # [N]; [N, 2] for a mix of grades and teacher's labels
+        # The labels to train on, [N]; [N, 2] for a mix of grades and teacher's labels.
+        self.targets = candidates.targets
         if candidates.teacher is not None and settings.teacher_weight < 1 and loss is None:
             self.targets = np.stack([candidates.labels, candidates.teacher], 1)
-        self.loss: Any = self._loss() if loss is None else loss
+        self.loss: Any = self._loss_of_settings() if loss is None else loss
         self.lists = data.train[candidates.lengths[data.train] > 0]
         if not len(self.lists):
             raise ValueError("no query to train on has candidates")
-        self.steps = math.ceil(len(self.lists) / settings.lists_per_step)  # per epoch
+        self.steps_per_epoch = math.ceil(len(self.lists) / settings.lists_per_step)
         self.optimizer = _optimizer(ranker, settings)
-        self.state, self.best = EpochState(), dict[str, Tensor]()
+        self.state, self.best_weights = EpochState(), dict[str, Tensor]()
         if folder is not None:
-            self.state, self.best = folder.restore(ranker, self.optimizer)
-        self.labels = torch.from_numpy(self.targets).to(ranker.device)
+            self.state, self.best_weights = folder.restore(ranker, self.optimizer)
+        self.device_targets = torch.from_numpy(self.targets).to(ranker.device)
 
-    def _loss(self) -> Loss | MixedLoss:
+    def _loss_of_settings(self) -> Loss | MixedLoss:
         """The loss of the settings."""
         settings = self.settings
         if self.targets.ndim == 2:
@@ -150,8 +151,8 @@ class _Training:
             return losses.get(settings.teacher_loss)
         return losses.get(settings.loss)
 
-    def run(self, callbacks: Callbacks) -> TextFitResult:
-        """Train until an epoch is the last, and load the best weights."""
+    def train(self, callbacks: Callbacks) -> TextFitResult:
+        """Train until there is a reason to stop, and load the best weights."""
         start = time.perf_counter() - self.state.seconds  # a resumed run adds to its earlier time
         stopped = self._stop_reason()
         while stopped is None:
@@ -159,16 +160,16 @@ class _Training:
             if loss is None:
                 stopped = "interrupted"
                 break
-            line = {"epoch": self.state.epoch + 1, "loss": loss, **self._validate()}
-            line = {name: value for name, value in line.items() if not math.isnan(value)}
+            values = {"epoch": self.state.epoch + 1, "loss": loss, **self._validate()}
+            values = {name: value for name, value in values.items() if not math.isnan(value)}
             self.state.epoch += 1
-            self.state.seconds = line["seconds"] = round(time.perf_counter() - start, 3)
-            self.state.history.append(line)
-            self._record_epoch(line)
-            callbacks.on_epoch(dict(line))
+            self.state.seconds = values["seconds"] = round(time.perf_counter() - start, 3)
+            self.state.history.append(values)
+            self._record_epoch(values)
+            callbacks.on_epoch(dict(values))
             stopped = self._stop_reason()
-        if self.best:
-            self.ranker.load_state_dict(self.best)
+        if self.best_weights:
+            self.ranker.load_state_dict(self.best_weights)
         self.ranker.eval()
         return TextFitResult(self.ranker, self.state, stopped)
 
@@ -191,44 +192,44 @@ class _Training:
         torch.manual_seed(int(random.integers(2**62)))
         self._seed_loss()
         self.ranker.train()
-        values = []
+        step_losses = []
         shuffled, size = random.permutation(self.lists), self.settings.lists_per_step
-        for step in range(self.steps):
+        for step in range(self.steps_per_epoch):
             self._apply_schedules(step)
-            values.append(self._train_step(shuffled[step * size : (step + 1) * size], random))
-            callbacks.on_step((step + 1) / self.steps)
+            step_losses.append(self._train_step(shuffled[step * size : (step + 1) * size], random))
+            callbacks.on_step((step + 1) / self.steps_per_epoch)
             if callbacks.interrupted():
                 return None
-        loss = float(torch.stack(values).mean())
+        loss = float(torch.stack(step_losses).mean())
         if not math.isfinite(loss):
             raise self._diverged(f"the loss is {loss}")
         return loss
 
     def _diverged(self, sign: str) -> ValueError:
-        """The error of a training that diverged, which the sign tells."""
+        """The error of a training that diverged; ``sign`` says what shows it."""
         return ValueError(
             f"training diverged in epoch {self.state.epoch + 1}: {sign}. Lower learning_rate and "
             "head_learning_rate"
         )
 
     def _seed_loss(self) -> None:
-        """Reseed by the epoch the noise of a loss that has a seed of its own."""
+        """Reseed a loss that has a seed of its own, by this seed and the epoch."""
         is_mixed = isinstance(self.loss, MixedLoss)
         parts = [self.loss.loss, self.loss.teacher_loss] if is_mixed else [self.loss]
         sources = [randomness_of(loss).values() for loss in parts if isinstance(loss, Loss)]
         for randomness in itertools.chain.from_iterable(sources):
             if randomness.seed is not None:
-                generator = randomness.generator(self.labels.device)
+                generator = randomness.generator(self.device_targets.device)
                 assert generator is not None
                 seeds = np.random.default_rng([randomness.seed, self.state.epoch])
                 generator.manual_seed(int(seeds.integers(2**62)))
 
     def _train_step(self, lists: Lists, random: np.random.Generator) -> Tensor:
         """Take a step of the optimizer on some ``lists`` ``[b]``, and return the loss."""
-        settings, device = self.settings, self.labels.device
+        settings, device = self.settings, self.device_targets.device
         items_of_lists = [self._sample_items(index, random) for index in lists]
         items = np.concatenate(items_of_lists)
-        labels = self.labels[to_device(items, device)]
+        labels = self.device_targets[to_device(items, device)]
         offsets = to_device(np.cumsum([0, *map(len, items_of_lists)]), device)
         batches = list(self.data.inputs.batches(items, settings.mini_batch_size))
         # Scores come in the order of the mini-batches, shortest documents first;
@@ -272,8 +273,8 @@ class _Training:
 
     def _apply_schedules(self, step: int) -> None:
         """Set the learning rates and the loss's progress for a step of the present epoch."""
-        total = self.steps * self.settings.epochs
-        steps_done = self.state.epoch * self.steps + step
+        total = self.steps_per_epoch * self.settings.epochs
+        steps_done = self.state.epoch * self.steps_per_epoch + step
         if hasattr(self.loss, "progress"):
             self.loss.progress = steps_done / total
         warmup_steps = self.settings.warmup * total
@@ -295,7 +296,7 @@ class _Training:
         scores = self.ranker.score(
             self.data.inputs,
             candidates.items(vali),
-            batch_size=4 * self.settings.mini_batch_size,
+            batch_size=4 * self.settings.mini_batch_size,  # no activations are kept for gradients
             precision=self.settings.precision,
         )
         if not np.isfinite(scores).all():
@@ -305,17 +306,20 @@ class _Training:
             raise ValueError(undefined_message(self.settings.metric))
         return means
 
-    def _record_epoch(self, line: dict[str, float]) -> None:
-        """Record whether the epoch is the best so far, and save it."""
+    def _record_epoch(self, values: dict[str, float]) -> None:
+        """Record whether the epoch is the best so far, and save it.
+
+        Without validation every epoch counts as the best, so that the last one is.
+        """
         state, improved = self.state, True
         if self.data.vali is not None:
-            value, best = line[self.settings.metric], state.best_value
+            value, best = values[self.settings.metric], state.best_value
             lower_is_better = metrics.get(self.settings.metric).lower_is_better
             improved = best is None or (value < best if lower_is_better else value > best)
             state.best_value = value if improved else best
         if improved:
             state.best_epoch = state.epoch
-            self.best = {k: v.detach().clone() for k, v in self.ranker.state_dict().items()}
+            self.best_weights = {k: v.detach().clone() for k, v in self.ranker.state_dict().items()}
         if self.folder is not None:
             self.folder.save(self.ranker, self.optimizer, state, improved=improved)
 

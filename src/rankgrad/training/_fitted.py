@@ -25,7 +25,7 @@ from rankgrad import _files, _schemas
 from rankgrad._quoting import message_of
 from rankgrad._threads import available, for_work, passes
 from rankgrad.boosting.boosters import contributor, predictor
-from rankgrad.data._blocks import check_infinite
+from rankgrad.data._blocks import check_not_infinite
 from rankgrad.data._dataset import ArrayError, Categories, Dataset, as_float32, categories_of
 from rankgrad.data.batches import Batches
 from rankgrad.data.transforms import Pipeline, SplitColumns
@@ -274,7 +274,7 @@ class FittedRanker:
         for start in range(0, len(features), n_rows):
             rows = features[start : start + n_rows]
             block = np.array(as_float32("features", rows, self.feature_names, first=start))
-            check_infinite(torch.from_numpy(block), start)
+            check_not_infinite(torch.from_numpy(block), start)
             yield start, torch.from_numpy(block)
 
     def _unlabeled(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:

@@ -174,7 +174,7 @@ def check_data(
     for name, data in datasets:
         _check_same_features(train, name, data)
     for name, data in datasets:
-        _check_infinite(name, data)
+        _check_not_infinite(name, data)
 
 
 def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
@@ -200,7 +200,7 @@ def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
                 )
 
 
-def _check_infinite(name: str, data: Dataset) -> None:
+def _check_not_infinite(name: str, data: Dataset) -> None:
     """Raise at the first infinite feature, naming its item. Reads some rows at a time."""
     n_rows = max(1, _CHECKED_VALUES // max(1, data.n_features))
     for start in range(0, data.n_items, n_rows):

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from rankgrad.data import transforms
-from rankgrad.data._blocks import check_infinite
+from rankgrad.data._blocks import check_not_infinite
 from rankgrad.data._preparation_kernel import (
     NO_ENTRIES,
     Buffers,
@@ -83,7 +83,7 @@ class Preparation:
             ValueError: a value is infinite.
         """
         if np.isinf(items).any():
-            check_infinite(torch.from_numpy(np.array(items)), first)
+            check_not_infinite(torch.from_numpy(np.array(items)), first)
         inputs = np.empty((len(items), self.width), np.float32)
         self._compute(items, offsets, self.in_list, self.n_columns, inputs, NO_ENTRIES)
         return inputs

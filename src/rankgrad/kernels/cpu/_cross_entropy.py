@@ -9,17 +9,8 @@ import numpy as np
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._arithmetic import exp, total
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu._flat_arrays import (
-    Array,
-    Arrays,
-    FlatArrays,
-    Metric,
-    gains_of,
-    metric_of,
-    norm_of,
-    real_items,
-    take,
-)
+from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, real_items, take
+from rankgrad.kernels.cpu._metric_terms import Metric, gains_of, metric_of, norm_of
 
 
 def cross_entropy(lists: FlatArrays, target: str) -> None:

@@ -12,7 +12,8 @@ import math
 import numpy as np
 
 from rankgrad.kernels.cpu._compiled import compiled
-from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, level, real_items
+from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, real_items
+from rankgrad.kernels.cpu._metric_terms import round_threshold
 
 #: Rows of a histogram: all items, relevant ones, and relevant ones by weight. Rows GRADS + ALL,
 #: GRADS + RELEVANT and GRADS + WEIGHTED are the derivatives of AP with respect to these.
@@ -21,7 +22,7 @@ ALL, RELEVANT, WEIGHTED, GRADS = range(4)
 
 def listap(lists: FlatArrays, bins: int, threshold: float) -> None:
     """1 - AP over histograms: see :mod:`rankgrad.kernels.ops`."""
-    lists.run(_lists, bins, level(threshold, lists.single), steps=32)
+    lists.run(_lists, bins, round_threshold(threshold, lists.single), steps=32)
 
 
 @compiled

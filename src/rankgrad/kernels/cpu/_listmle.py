@@ -9,16 +9,8 @@ from torch import Tensor
 
 from rankgrad.kernels.cpu._arithmetic import exp, log, total
 from rankgrad.kernels.cpu._compiled import compiled
-from rankgrad.kernels.cpu._flat_arrays import (
-    Array,
-    Arrays,
-    FlatArrays,
-    indices,
-    real_items,
-    sort_by_label,
-    sort_descending,
-    take,
-)
+from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, real_items, take
+from rankgrad.kernels.cpu._list_sort import indices, sort_by_label, sort_descending
 
 MAX_RANGE = 300.0  # of scores: e^-300 is 5e-131, far from underflow, and 1 / t from overflow
 

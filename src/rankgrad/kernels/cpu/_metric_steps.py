@@ -16,27 +16,21 @@ import numpy as np
 
 from rankgrad.kernels.cpu._arithmetic import dot, total
 from rankgrad.kernels.cpu._compiled import compiled
-from rankgrad.kernels.cpu._flat_arrays import (
+from rankgrad.kernels.cpu._flat_arrays import APART, Array, Arrays, find_items, take
+from rankgrad.kernels.cpu._list_sort import indices, sort_by_label, sort_descending
+from rankgrad.kernels.cpu._metric_terms import (
     AP,
-    APART,
     ARP,
     DCG,
     ERR,
     RBP,
     RR,
     SPEARMAN,
-    Array,
-    Arrays,
     Metric,
     any_relevant,
     beyond_cutoff,
-    find_items,
     gains_of,
-    indices,
     norm_of,
-    sort_by_label,
-    sort_descending,
-    take,
 )
 from rankgrad.kernels.cpu._pair_sums import (
     FACTORS,

@@ -14,24 +14,19 @@ from torch import Tensor
 from rankgrad.kernels.arguments import ExactMetric, FlatLists
 from rankgrad.kernels.cpu._arithmetic import dot
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu._flat_arrays import (
+from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, numbers, real_items, take
+from rankgrad.kernels.cpu._list_sort import sort_descending
+from rankgrad.kernels.cpu._metric_terms import (
     AP,
     ARP,
     DCG,
     ERR,
     METRICS,
-    Array,
-    Arrays,
-    FlatArrays,
     any_relevant,
     beyond_cutoff,
     discounts,
     gains_of,
     norm_of,
-    numbers,
-    real_items,
-    sort_descending,
-    take,
 )
 
 _FEW_RELEVANT = 32  # finding the ranks of so few items by counting is faster than sorting

@@ -20,23 +20,24 @@ from rankgrad.kernels.arguments import FlatLists, PairOptions
 from rankgrad.kernels.cpu._arithmetic import exp, log_one_plus
 from rankgrad.kernels.cpu._compiled import compiled, compiled_borrowing, compiled_reduction
 from rankgrad.kernels.cpu._flat_arrays import (
-    AP,
     APART,
-    METRICS,
-    RR,
     Array,
     Arrays,
     FlatArrays,
-    discounts,
-    gains_of,
-    indices,
-    level,
     new_block,
-    norm_of,
     real_items,
-    sort_descending,
     take,
     whole_vectors,
+)
+from rankgrad.kernels.cpu._list_sort import indices, sort_descending
+from rankgrad.kernels.cpu._metric_terms import (
+    AP,
+    METRICS,
+    RR,
+    discounts,
+    gains_of,
+    norm_of,
+    round_threshold,
 )
 from rankgrad.kernels.cpu._pair_sums import write_exponentials
 
@@ -112,7 +113,11 @@ def _pair_loop(
         0.0 if bounded and config.kind == "ndcg_loss2" else 1.0,
         0.5 if config.half else 0.0,
     )
-    metric = METRICS[config.metric], config.gain == "linear", level(config.threshold, single)
+    metric = (
+        METRICS[config.metric],
+        config.gain == "linear",
+        round_threshold(config.threshold, single),
+    )
     loop = _hinge_lists if config.kind == "hinge" else _lambda_lists
     if config.kind in ("ranknet", "ndcg_loss1") and not swaps:
         loop = _ranknet_lists

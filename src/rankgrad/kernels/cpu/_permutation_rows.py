@@ -17,17 +17,8 @@ import numpy as np
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._arithmetic import exp, log, total
 from rankgrad.kernels.cpu._compiled import compiled, compiled_borrowing, compiled_reduction
-from rankgrad.kernels.cpu._flat_arrays import (
-    Array,
-    Arrays,
-    FlatArrays,
-    indices,
-    new_block,
-    real_items,
-    sort_by_label,
-    sort_descending,
-    take,
-)
+from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, new_block, real_items, take
+from rankgrad.kernels.cpu._list_sort import indices, sort_by_label, sort_descending
 from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
 from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
 

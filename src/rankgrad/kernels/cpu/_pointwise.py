@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from rankgrad.kernels.cpu._compiled import compiled
-from rankgrad.kernels.cpu._flat_arrays import Arrays, FlatArrays, level, real_items, take
+from rankgrad.kernels.cpu._flat_arrays import Arrays, FlatArrays, real_items, take
+from rankgrad.kernels.cpu._metric_terms import round_threshold
 
 MSE, RMSE, BCE, ORDINAL = range(4)
 KINDS = {"mse": MSE, "rmse": RMSE, "bce": BCE, "ordinal": ORDINAL}
@@ -16,7 +17,7 @@ def pointwise(lists: FlatArrays, kind: str, number: float) -> None:
 
     ``number`` is the count of levels for "rmse" and "ordinal", the threshold for "bce".
     """
-    number = level(number, lists.single) if kind == "bce" else number
+    number = round_threshold(number, lists.single) if kind == "bce" else number
     lists.run(_lists, KINDS[kind], float(number), steps=4)
 
 

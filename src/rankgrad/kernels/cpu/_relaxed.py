@@ -32,19 +32,16 @@ from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import (
     APART,
-    ARP,
-    SPEARMAN,
     Array,
     FlatArrays,
     bounds,
     each_list,
     find_items,
     flags,
-    like,
-    metric_of,
     numbers,
-    sort_descending,
+    tensor_like,
 )
+from rankgrad.kernels.cpu._list_sort import sort_descending
 from rankgrad.kernels.cpu._metric_steps import (
     GRAD,
     RANKS,
@@ -60,6 +57,7 @@ from rankgrad.kernels.cpu._metric_steps import (
     step_ranks,
     step_sorted,
 )
+from rankgrad.kernels.cpu._metric_terms import ARP, SPEARMAN, metric_of
 
 #: Scores, offsets, the items of each list by descending score, the number of items per list, and
 #: the cutoff (0 for none).
@@ -232,7 +230,7 @@ class _Operator:
 
     def _tensor(self, array: Array) -> Tensor:
         """A row as a tensor of the scores' dtype and shape."""
-        return like(self._scores, array[: self._scores.numel()]).view(self._scores.shape)
+        return tensor_like(self._scores, array[: self._scores.numel()]).view(self._scores.shape)
 
     def _sorted(self, values: Tensor, row: Array) -> None:
         """Write the values ``[items]`` of all lists to a row, in sorted order."""

@@ -23,7 +23,9 @@ _SHORT = 1024  # up to this length, sort_lists finds ranks by counting pairs
 
 @dataclass(frozen=True)
 class Sorted:
-    """Items by list and descending score, ties in input order; padding, NaN and -inf tie, last.
+    """Items by list and descending score, ties in input order.
+
+    Padding and scores of NaN and -inf come last in their list, as ties.
 
     Args:
         scores: ``[items]``, sorted; -inf on padding.
