@@ -67,29 +67,25 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray]:
 
 
 @_compiled
-def _write_waves(
-    features: np.ndarray,
-    first: int,
-    f: int,
-    frequency: np.ndarray,
-    values: np.ndarray,
-    waves: np.ndarray,
-) -> None:
-    """Write a feature of a block of items, and its sines and cosines.
-
-    Args:
-        features: ``[N, f]``.
-        first: the first item of the block. Behind the last item the block is filled with zeros.
-        f: the feature.
-        frequency: ``[f, 1, k]``.
-        values: ``[_BLOCK]``, written.
-        waves: ``[2k, _BLOCK]``, written.
-    """
+def _read_block(features: np.ndarray, first: int, f: int, values: np.ndarray) -> None:
+    """Write feature f of the items from ``first`` on to ``values`` ``[_BLOCK]``, then zeros."""
     count = min(_BLOCK, len(features) - first)
     for i in range(count):
         values[i] = features[first + i, f]
     for i in range(count, _BLOCK):
         values[i] = np.float32(0)
+
+
+@_compiled
+def _write_waves(values: np.ndarray, f: int, frequency: np.ndarray, waves: np.ndarray) -> None:
+    """Write the sines and cosines of a feature of a block of items.
+
+    Args:
+        values: ``[_BLOCK]``, the feature.
+        f: its index.
+        frequency: ``[f, 1, k]``.
+        waves: ``[2k, _BLOCK]``, written.
+    """
     k = frequency.shape[2]
     for j in range(k):
         turns_per_unit = frequency[f, 0, j]
@@ -112,6 +108,35 @@ def _write_waves(
             cos = cos * y + _COS[0]
             waves[j, i] = _TWO * sin * cos
             waves[k + j, i] = _ONE - _TWO * sin * sin
+
+
+@_compiled
+def _write_functions(
+    waves: np.ndarray, f: int, weight: np.ndarray, bias: np.ndarray, functions: np.ndarray
+) -> None:
+    """Write the functions of a feature of a block of items, before relu.
+
+    Args:
+        waves: ``[2k, _BLOCK]``, from :func:`_write_waves`.
+        f: the feature.
+        weight: ``[f, 2k, s]``.
+        bias: ``[f, 1, s]``.
+        functions: ``[s, _BLOCK]``, written.
+    """
+    for s in range(len(functions)):
+        function = functions[s]
+        for i in range(_BLOCK):
+            function[i] = bias[f, 0, s]
+        for j in range(len(waves)):
+            factor = weight[f, j, s]
+            for i in range(_BLOCK):
+                function[i] += factor * waves[j, i]
+
+
+@_compiled
+def _relu(value: np.float32) -> np.float32:
+    # A comparison with NaN is False, so NaN stays NaN.
+    return np.float32(0) if value < np.float32(0) else value
 
 
 @_compiled
@@ -138,21 +163,56 @@ def _forward(
     for first in range(0, len(features), _BLOCK):
         count = min(_BLOCK, len(features) - first)
         for f in range(n_features):
-            _write_waves(features, first, f, frequency, values, waves)
-            for s in range(size):
-                function = functions[s]
-                for i in range(_BLOCK):
-                    function[i] = bias[f, 0, s]
-                for j in range(n_waves):
-                    factor = weight[f, j, s]
-                    for i in range(_BLOCK):
-                        function[i] += factor * waves[j, i]
+            _read_block(features, first, f, values)
+            _write_waves(values, f, frequency, waves)
+            _write_functions(waves, f, weight, bias, functions)
             for i in range(count):
                 for s in range(size):
-                    value = functions[s, i]
-                    # A comparison with NaN is False, so NaN stays NaN.
-                    is_negative = value < np.float32(0)
-                    outputs[first + i, f * size + s] = np.float32(0) if is_negative else value
+                    outputs[first + i, f * size + s] = _relu(functions[s, i])
+
+
+@_compiled
+def encode_entries(
+    entries: np.ndarray,
+    counts: np.ndarray,
+    frequency: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+) -> None:
+    """Write the functions of one list in the layout of its features.
+
+    A feature and a function have a value at position 0, which many items share. The other entries
+    are differences from it: see :class:`~rankgrad.data._preparation_kernel.Entries`.
+
+    Args:
+        entries: ``[f, s + 1 or more, entries]``: the feature is the first row of the second
+            dimension, and its functions are written to the last s rows.
+        counts: ``[f]``: the number of entries of each feature, position 0 included.
+        frequency: ``[f, 1, k]``.
+        weight: ``[f, 2k, s]``.
+        bias: ``[f, 1, s]``.
+    """
+    n_features, n_waves, size = weight.shape
+    values = np.empty(_BLOCK, np.float32)
+    waves = np.empty((n_waves, _BLOCK), np.float32)
+    functions = np.empty((size, _BLOCK), np.float32)
+    start = entries.shape[1] - size
+    for f in range(n_features):
+        for first in range(0, counts[f], _BLOCK):
+            count = min(_BLOCK, counts[f] - first)
+            after_common = 1 if first == 0 else 0
+            for i in range(_BLOCK):
+                values[i] = entries[f, 0, 0]
+            for i in range(after_common, count):
+                values[i] += entries[f, 0, first + i]
+            _write_waves(values, f, frequency, waves)
+            _write_functions(waves, f, weight, bias, functions)
+            for s in range(size):
+                if first == 0:
+                    entries[f, start + s, 0] = _relu(functions[s, 0])
+                common = entries[f, start + s, 0]
+                for i in range(after_common, count):
+                    entries[f, start + s, first + i] = _relu(functions[s, i]) - common
 
 
 @_compiled
@@ -195,7 +255,8 @@ def _backward(
     for first in range(0, len(features), _BLOCK):
         count = min(_BLOCK, len(features) - first)
         for f in range(n_features):
-            _write_waves(features, first, f, frequency, values, waves)
+            _read_block(features, first, f, values)
+            _write_waves(values, f, frequency, waves)
             for i in range(count):
                 for s in range(size):
                     is_zero = outputs[first + i, f * size + s] <= np.float32(0)
