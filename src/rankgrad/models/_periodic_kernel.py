@@ -67,25 +67,29 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray]:
 
 
 @_compiled
-def _read_block(features: np.ndarray, first: int, f: int, values: np.ndarray) -> None:
-    """Write feature f of the items from ``first`` on to ``values`` ``[_BLOCK]``, then zeros."""
+def _write_waves(
+    features: np.ndarray,
+    first: int,
+    f: int,
+    frequency: np.ndarray,
+    values: np.ndarray,
+    waves: np.ndarray,
+) -> None:
+    """Write a feature of a block of items, and its sines and cosines.
+
+    Args:
+        features: ``[N, f]``.
+        first: the first item of the block. Behind the last item the block is filled with zeros.
+        f: the feature.
+        frequency: ``[f, 1, k]``.
+        values: ``[_BLOCK]``, written.
+        waves: ``[2k, _BLOCK]``, written.
+    """
     count = min(_BLOCK, len(features) - first)
     for i in range(count):
         values[i] = features[first + i, f]
     for i in range(count, _BLOCK):
         values[i] = np.float32(0)
-
-
-@_compiled
-def _write_waves(values: np.ndarray, f: int, frequency: np.ndarray, waves: np.ndarray) -> None:
-    """Write the sines and cosines of a feature of a block of items.
-
-    Args:
-        values: ``[_BLOCK]``, the feature.
-        f: its index.
-        frequency: ``[f, 1, k]``.
-        waves: ``[2k, _BLOCK]``, written.
-    """
     k = frequency.shape[2]
     for j in range(k):
         turns_per_unit = frequency[f, 0, j]
@@ -117,20 +121,24 @@ def _write_functions(
     """Write the functions of a feature of a block of items, before relu.
 
     Args:
-        waves: ``[2k, _BLOCK]``, from :func:`_write_waves`.
+        waves: ``[2k, _BLOCK]``, from :func:`_write_waves`; 2k is a multiple of 4.
         f: the feature.
         weight: ``[f, 2k, s]``.
         bias: ``[f, 1, s]``.
         functions: ``[s, _BLOCK]``, written.
     """
     for s in range(len(functions)):
-        function = functions[s]
         for i in range(_BLOCK):
-            function[i] = bias[f, 0, s]
-        for j in range(len(waves)):
-            factor = weight[f, j, s]
+            functions[s, i] = bias[f, 0, s]
+    for j in range(0, len(waves), 4):  # four at a time, so that a function is stored less often
+        wave, wave_1, wave_2, wave_3 = waves[j], waves[j + 1], waves[j + 2], waves[j + 3]
+        for s in range(len(functions)):
+            factor, factor_1 = weight[f, j, s], weight[f, j + 1, s]
+            factor_2, factor_3 = weight[f, j + 2, s], weight[f, j + 3, s]
+            function = functions[s]
             for i in range(_BLOCK):
-                function[i] += factor * waves[j, i]
+                total = function[i] + factor * wave[i] + factor_1 * wave_1[i]
+                function[i] = total + factor_2 * wave_2[i] + factor_3 * wave_3[i]
 
 
 @_compiled
@@ -163,8 +171,7 @@ def _forward(
     for first in range(0, len(features), _BLOCK):
         count = min(_BLOCK, len(features) - first)
         for f in range(n_features):
-            _read_block(features, first, f, values)
-            _write_waves(values, f, frequency, waves)
+            _write_waves(features, first, f, frequency, values, waves)
             _write_functions(waves, f, weight, bias, functions)
             for i in range(count):
                 for s in range(size):
@@ -193,26 +200,27 @@ def encode_entries(
         bias: ``[f, 1, s]``.
     """
     n_features, n_waves, size = weight.shape
+    feature = np.empty((entries.shape[2], 1), np.float32)
     values = np.empty(_BLOCK, np.float32)
     waves = np.empty((n_waves, _BLOCK), np.float32)
     functions = np.empty((size, _BLOCK), np.float32)
-    start = entries.shape[1] - size
     for f in range(n_features):
-        for first in range(0, counts[f], _BLOCK):
-            count = min(_BLOCK, counts[f] - first)
-            after_common = 1 if first == 0 else 0
-            for i in range(_BLOCK):
-                values[i] = entries[f, 0, 0]
-            for i in range(after_common, count):
-                values[i] += entries[f, 0, first + i]
-            _write_waves(values, f, frequency, waves)
+        rows, count = entries[f], counts[f]
+        outputs = rows[len(rows) - size :]
+        feature[0, 0] = rows[0, 0]
+        for t in range(1, count):
+            feature[t, 0] = rows[0, 0] + rows[0, t]
+        for first in range(0, count, _BLOCK):
+            _write_waves(feature[:count], first, 0, frequency[f : f + 1], values, waves)
             _write_functions(waves, f, weight, bias, functions)
             for s in range(size):
-                if first == 0:
-                    entries[f, start + s, 0] = _relu(functions[s, 0])
-                common = entries[f, start + s, 0]
-                for i in range(after_common, count):
-                    entries[f, start + s, first + i] = _relu(functions[s, i]) - common
+                output, function = outputs[s, first:count], functions[s]
+                for i in range(min(_BLOCK, len(output))):
+                    output[i] = _relu(function[i])
+        for s in range(size):
+            output = outputs[s]
+            for t in range(1, count):
+                output[t] -= output[0]
 
 
 @_compiled
@@ -255,8 +263,7 @@ def _backward(
     for first in range(0, len(features), _BLOCK):
         count = min(_BLOCK, len(features) - first)
         for f in range(n_features):
-            _read_block(features, first, f, values)
-            _write_waves(values, f, frequency, waves)
+            _write_waves(features, first, f, frequency, values, waves)
             for i in range(count):
                 for s in range(size):
                     is_zero = outputs[first + i, f * size + s] <= np.float32(0)

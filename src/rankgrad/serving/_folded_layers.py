@@ -40,7 +40,8 @@ _MAX_WEIGHTS = 1 << 20  # a larger first layer is faster as one matrix product o
 _MAX_FUNCTIONS = 16  # of each feature in an encoding; more take long to compile
 _ROWS = 256  # rows of the buffers that calls reuse
 _LANES = 16  # float32 numbers per LLVM vector; LLVM splits it if registers are shorter
-#: Hidden units that are computed at a time, few enough that the weights of two columns stay in
+_INPUTS = 6  # added at a time, such as two features with their ranks and ties
+#: Hidden units that are computed at a time, few enough that the weights of these inputs stay in
 #: registers.
 _UNITS = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
@@ -212,9 +213,10 @@ def _add_columns(
             for entry in range(1, entries.counts[c]):
                 tile[entries.rows[c, entry]] += entries.values[c, :, entry] @ weights
 
-    The loop over entries goes through both columns at once, so that it loads and stores each row of
-    the tile once. Compiled from this code, it would also load the weights again for each entry,
-    since Numba cannot know that they do not overlap the tile: hence the LLVM instructions.
+    A loop over entries adds several inputs of both columns at once, so that it loads and stores
+    each row of the tile once for them. Compiled from this code, it would also load the weights
+    again for each entry, since Numba cannot know that they do not overlap the tile: hence the LLVM
+    instructions.
 
     A Numba intrinsic is called with the types of its arguments. It returns its signature, and a
     function that gets the arguments as LLVM values and emits the instructions.
@@ -239,10 +241,13 @@ def _add_columns(
             weights[0] = code.multiply_add(code.broadcast(scores, 0, c), score_weights, weights[0])
             folded += weights
         count, one = builder.load(code.pointer(counts, columns[0])), cgutils.intp_t(1)
-        with cgutils.for_range_slice(builder, one, count, one, cgutils.intp_t) as (entry, _):
-            row = builder.sext(builder.load(code.pointer(rows, columns[0], entry)), cgutils.intp_t)
-            factors = [code.broadcast(values, c, kind, entry) for c in columns for kind in kinds]
-            code.add_products(tile, row, factors, folded)
+        inputs = [(c, kind) for c in columns for kind in kinds]
+        for start in range(0, len(inputs), _INPUTS):
+            part = slice(start, start + _INPUTS)
+            with cgutils.for_range_slice(builder, one, count, one, cgutils.intp_t) as (entry, _):
+                row = builder.load(code.pointer(rows, columns[0], entry))
+                factors = [code.broadcast(values, c, kind, entry) for c, kind in inputs[part]]
+                code.add_products(tile, builder.sext(row, cgutils.intp_t), factors, folded[part])
         return target.get_dummy_value()
 
     return types.void(tile, entries, weight, sizes, block, columns), emit
