@@ -76,9 +76,10 @@ def fit_and_serve() -> None:
     # call_losses compiles the losses: here a small one will do.
     ranker = Ranker("mse", epochs=1).fit(features, LABELS.numpy(), qid=QUERIES.numpy())
     ranker.predict(features, qid=QUERIES.numpy())
-    periodic = Ranker("mse", model="tabm(hidden=[2], members=1, periodic=1)", epochs=1)
-    periodic.fit(features, LABELS.numpy(), qid=QUERIES.numpy())
-    ServedRanker.of(ranker.model_, "a").score(features, OFFSETS.numpy())
+    medium = Ranker("mse", model="medium", epochs=1)
+    medium.fit(features, LABELS.numpy(), qid=QUERIES.numpy())
+    for fitted in (ranker, medium):
+        ServedRanker.of(fitted.model_, "a").score(features, OFFSETS.numpy())
     JsonShape.of(b'{"lists": []}')
 
 

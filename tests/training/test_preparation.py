@@ -57,6 +57,7 @@ def test_inputs_are_those_of_the_network(transforms, impute):
         "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score])",
         "tabm(hidden=[8, 4], members=1, in_list=[rank, score, ties])",
         "tabm(hidden=[8, 4], members=3, activation=silu, in_list=[score, ties])",
+        "tabm(hidden=[8, 4], members=2, in_list=[rank, score], periodic=3, scale_rate=6)",
     ],
 )
 @pytest.mark.parametrize("units", [32, 64])
@@ -97,12 +98,27 @@ def test_folded_layers_are_called_by_several_threads():
         assert all(map(np.array_equal, found, expected))
 
 
+def test_equal_items_of_an_encoded_feature_get_equal_scores():
+    """Wherever they are in a list, which is longer than the encoding's blocks of items."""
+    features, offsets = uneven_lists()
+    model = "tabm(hidden=[8, 4], members=2, in_list=[rank, score], periodic=3)"
+    ranker = FittedRanker.new(Settings(model=model), features, offsets)
+    ranker.network.eval()
+    prepare, layers = Preparation.of(ranker), FoldedLayers(ranker.network)
+    for n in (3, 16, 33, 61):
+        items = np.tile(features[:n], (3, 1))
+        scores = layers(prepare.entries(items), 3 * n).reshape(3, n)
+        assert (scores == scores[0]).all()
+
+
 def test_large_weights_are_not_folded():
     wide = "tabm(hidden=[512, 256], members=16, in_list=[rank, score, ties])"
     assert not FoldedLayers.fits(models.get(wide).build(n_features=136))
     assert FoldedLayers.fits(models.get(wide.replace("16", "1")).build(n_features=136))
-    for other in ("in_list=[rank]", "in_list=[score], bins=2", "hidden=[], in_list=[score]"):
+    others = "in_list=[rank]", "hidden=[], in_list=[score]", "in_list=[score], heads=2"
+    for other in (*others, "in_list=[score], bins=2", "in_list=[score], periodic=17"):
         assert not FoldedLayers.fits(models.get(f"tabm({other})").build(n_features=4))
+    assert FoldedLayers.fits(models.get("tabm(in_list=[score], periodic=16)").build(n_features=4))
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,8 @@ class Entries(NamedTuple):
 
     Attributes:
         rows: ``[g, n + 1 or more]``: 1 + the index of each entry's item.
-        values: ``[g, k, n + 1 or more]``: the feature, and its columns within the list except
-            scores.
+        values: ``[g, k, n + 1 or more]``: the feature, its columns within the list except scores,
+            and the functions of an encoding, which the preparation leaves to be written.
         counts: ``[g]``: the number of entries, position 0 included.
         scores: ``[2, g]``: the factor a and the summand s by which an entry's score within the list
             is ``a values[:, 0] + s``.

@@ -115,6 +115,39 @@ def _write_waves(
 
 
 @_compiled
+def _write_functions(
+    waves: np.ndarray, f: int, weight: np.ndarray, bias: np.ndarray, functions: np.ndarray
+) -> None:
+    """Write the functions of a feature of a block of items, before relu.
+
+    Args:
+        waves: ``[2k, _BLOCK]``, from :func:`_write_waves`; 2k is a multiple of 4.
+        f: the feature.
+        weight: ``[f, 2k, s]``.
+        bias: ``[f, 1, s]``.
+        functions: ``[s, _BLOCK]``, written.
+    """
+    for s in range(len(functions)):
+        for i in range(_BLOCK):
+            functions[s, i] = bias[f, 0, s]
+    for j in range(0, len(waves), 4):  # four at a time, so that a function is stored less often
+        wave, wave_1, wave_2, wave_3 = waves[j], waves[j + 1], waves[j + 2], waves[j + 3]
+        for s in range(len(functions)):
+            factor, factor_1 = weight[f, j, s], weight[f, j + 1, s]
+            factor_2, factor_3 = weight[f, j + 2, s], weight[f, j + 3, s]
+            function = functions[s]
+            for i in range(_BLOCK):
+                total = function[i] + factor * wave[i] + factor_1 * wave_1[i]
+                function[i] = total + factor_2 * wave_2[i] + factor_3 * wave_3[i]
+
+
+@_compiled
+def _relu(value: np.float32) -> np.float32:
+    # A comparison with NaN is False, so NaN stays NaN.
+    return np.float32(0) if value < np.float32(0) else value
+
+
+@_compiled
 def _forward(
     features: np.ndarray,
     frequency: np.ndarray,
@@ -139,20 +172,55 @@ def _forward(
         count = min(_BLOCK, len(features) - first)
         for f in range(n_features):
             _write_waves(features, first, f, frequency, values, waves)
-            for s in range(size):
-                function = functions[s]
-                for i in range(_BLOCK):
-                    function[i] = bias[f, 0, s]
-                for j in range(n_waves):
-                    factor = weight[f, j, s]
-                    for i in range(_BLOCK):
-                        function[i] += factor * waves[j, i]
+            _write_functions(waves, f, weight, bias, functions)
             for i in range(count):
                 for s in range(size):
-                    value = functions[s, i]
-                    # A comparison with NaN is False, so NaN stays NaN.
-                    is_negative = value < np.float32(0)
-                    outputs[first + i, f * size + s] = np.float32(0) if is_negative else value
+                    outputs[first + i, f * size + s] = _relu(functions[s, i])
+
+
+@_compiled
+def encode_entries(
+    entries: np.ndarray,
+    counts: np.ndarray,
+    frequency: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+) -> None:
+    """Write the functions of one list in the layout of its features.
+
+    A feature and a function have a value at position 0, which many items share. The other entries
+    are differences from it: see :class:`~rankgrad.data._preparation_kernel.Entries`.
+
+    Args:
+        entries: ``[f, s + 1 or more, entries]``: the feature is the first row of the second
+            dimension, and its functions are written to the last s rows.
+        counts: ``[f]``: the number of entries of each feature, position 0 included.
+        frequency: ``[f, 1, k]``.
+        weight: ``[f, 2k, s]``.
+        bias: ``[f, 1, s]``.
+    """
+    n_features, n_waves, size = weight.shape
+    feature = np.empty((entries.shape[2], 1), np.float32)
+    values = np.empty(_BLOCK, np.float32)
+    waves = np.empty((n_waves, _BLOCK), np.float32)
+    functions = np.empty((size, _BLOCK), np.float32)
+    for f in range(n_features):
+        rows, count = entries[f], counts[f]
+        outputs = rows[len(rows) - size :]
+        feature[0, 0] = rows[0, 0]
+        for t in range(1, count):
+            feature[t, 0] = rows[0, 0] + rows[0, t]
+        for first in range(0, count, _BLOCK):
+            _write_waves(feature[:count], first, 0, frequency[f : f + 1], values, waves)
+            _write_functions(waves, f, weight, bias, functions)
+            for s in range(size):
+                output, function = outputs[s, first:count], functions[s]
+                for i in range(min(_BLOCK, len(output))):
+                    output[i] = _relu(function[i])
+        for s in range(size):
+            output = outputs[s]
+            for t in range(1, count):
+                output[t] -= output[0]
 
 
 @_compiled

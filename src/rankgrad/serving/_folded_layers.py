@@ -31,12 +31,17 @@ from rankgrad.data._preparation_kernel import Entries
 from rankgrad.export._onnx_format import session
 from rankgrad.export._onnx_graph import OnnxGraph
 from rankgrad.export._onnx_networks import add_after_first, member_layers, side_by_side
+from rankgrad.export._onnx_transforms import float32_array
+from rankgrad.models._encoding import PeriodicEncoding, PiecewiseLinearEncoding
+from rankgrad.models._periodic_kernel import encode_entries
 from rankgrad.models.tabm import TabMNet
 
 _MAX_WEIGHTS = 1 << 20  # a larger first layer is faster as one matrix product of all lists
+_MAX_FUNCTIONS = 16  # of each feature in an encoding; more take long to compile
 _ROWS = 256  # rows of the buffers that calls reuse
 _LANES = 16  # float32 numbers per LLVM vector; LLVM splits it if registers are shorter
-#: Hidden units that are computed at a time, few enough that the weights of two columns stay in
+_INPUTS = 6  # added at a time, such as two features with their ranks and ties
+#: Hidden units that are computed at a time, few enough that the weights of these inputs stay in
 #: registers.
 _UNITS = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
@@ -49,7 +54,9 @@ class FoldedLayers:
     ``x V + s W = (x - y) (V + a W) + y V + a (y - m) W``. The last two terms are the same for all
     items of a list, so the first layer needs no columns for scores. If y is the value that many
     items have, as in :class:`~rankgrad.data._preparation_kernel.Entries`, only the other items are
-    multiplied. The layers after the first run in onnxruntime.
+    multiplied. The functions of a periodic encoding are inputs of the same kind: most features
+    have one value for many items, and so have their functions. The layers after the first run in
+    onnxruntime.
 
     Args:
         network: a :class:`~rankgrad.models.tabm.TabMNet` with in-list scores among its inputs.
@@ -62,10 +69,19 @@ class FoldedLayers:
         assert isinstance(first, tuple)
         weight, self._bias = side_by_side(*first)
         width = len(self._bias)
+        self._encoding: tuple[np.ndarray, ...] = ()
+        n_encoded, encoding = 0, network.encoding
+        if encoding is not None:
+            assert isinstance(encoding, PeriodicEncoding)
+            parameters = encoding.frequency, encoding.weight, encoding.bias
+            n_encoded, self._encoding = encoding.width, tuple(map(float32_array, parameters))
+        unencoded, encoded = np.split(weight, [len(weight) - n_encoded])
         # [1 + kinds, g, width]: the weights of features, then of each kind of in-list columns
-        by_kind = weight.reshape(1 + len(kinds), -1, width)
-        not_scores = [i for i in range(1 + len(kinds)) if i == 0 or kinds[i - 1] != "score"]
-        by_kind = by_kind[[*not_scores, 1 + kinds.index("score")]]  # those of scores are the last
+        by_kind = unencoded.reshape(1 + len(kinds), -1, width)
+        functions = encoded.reshape(by_kind.shape[1], -1, width).transpose(1, 0, 2)
+        score = 1 + kinds.index("score")
+        # In the order of Entries.values; the weights of scores are the last.
+        by_kind = np.concatenate([np.delete(by_kind, score, 0), functions, by_kind[[score]]])
         by_kind = np.pad(by_kind, [(0, 0), (0, 0), (0, -width % _UNITS)])
         # [blocks, g, 1 + kinds, units]: the weights that are used together lie together
         tiled = by_kind.reshape(*by_kind.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
@@ -73,7 +89,7 @@ class FoldedLayers:
         self._weight[:] = tiled
         # Two numbers must be known when code is compiled. They are passed as lengths of tuples,
         # which are part of Numba's types; the contents of the tuples are not used.
-        self._sizes = tuple(range(len(not_scores))), tuple(range(_UNITS // _LANES))
+        self._sizes = tuple(range(len(by_kind) - 1)), tuple(range(_UNITS // _LANES))
         # Pairs (tile, hidden) of buffers for _first_layer that no call is using.
         self._free_buffers: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
@@ -83,20 +99,24 @@ class FoldedLayers:
 
     @staticmethod
     def fits(network: nn.Module) -> bool:
-        """Whether a network has in-list scores and no further inputs, and few enough weights."""
+        """Whether a network has in-list scores, no inputs of other kinds, and not many weights."""
         if not isinstance(network, TabMNet) or "score" not in network.in_list:
             return False
-        if network.attention is not None or network.encoding is not None:
+        if network.attention is not None or isinstance(network.encoding, PiecewiseLinearEncoding):
+            return False
+        if network.encoding is not None and network.encoding.weight.shape[-1] > _MAX_FUNCTIONS:
             return False
         first, *others = member_layers(network)
         return len(others) > 0 and isinstance(first, tuple) and first[0].size <= _MAX_WEIGHTS
 
     def __call__(self, entries: Entries, n: int) -> np.ndarray:
-        """The scores of one list of n items, ``[n]``."""
+        """The scores of one list of n items, ``[n]``; writes the functions among the entries."""
         # Padded to a multiple of 8, as the last n % 8 rows of a matrix product round differently
         rows = n + -n % 8
         buffers = self._take_buffers(rows)
         tile, hidden = buffers[0], buffers[1][:rows]
+        if self._encoding:
+            encode_entries(entries.values, entries.counts, *self._encoding)
         _first_layer(entries, self._weight, self._bias, self._sizes, n, tile, hidden)
         scores: np.ndarray = self._run(["scores"], {"hidden": hidden})[0][:n, 0]
         if rows <= _ROWS:
@@ -193,9 +213,10 @@ def _add_columns(
             for entry in range(1, entries.counts[c]):
                 tile[entries.rows[c, entry]] += entries.values[c, :, entry] @ weights
 
-    The loop over entries goes through both columns at once, so that it loads and stores each row of
-    the tile once. Compiled from this code, it would also load the weights again for each entry,
-    since Numba cannot know that they do not overlap the tile: hence the LLVM instructions.
+    A loop over entries adds several inputs of both columns at once, so that it loads and stores
+    each row of the tile once for them. Compiled from this code, it would also load the weights
+    again for each entry, since Numba cannot know that they do not overlap the tile: hence the LLVM
+    instructions.
 
     A Numba intrinsic is called with the types of its arguments. It returns its signature, and a
     function that gets the arguments as LLVM values and emits the instructions.
@@ -220,10 +241,13 @@ def _add_columns(
             weights[0] = code.multiply_add(code.broadcast(scores, 0, c), score_weights, weights[0])
             folded += weights
         count, one = builder.load(code.pointer(counts, columns[0])), cgutils.intp_t(1)
-        with cgutils.for_range_slice(builder, one, count, one, cgutils.intp_t) as (entry, _):
-            row = builder.sext(builder.load(code.pointer(rows, columns[0], entry)), cgutils.intp_t)
-            factors = [code.broadcast(values, c, kind, entry) for c in columns for kind in kinds]
-            code.add_products(tile, row, factors, folded)
+        inputs = [(c, kind) for c in columns for kind in kinds]
+        for start in range(0, len(inputs), _INPUTS):
+            part = slice(start, start + _INPUTS)
+            with cgutils.for_range_slice(builder, one, count, one, cgutils.intp_t) as (entry, _):
+                row = builder.load(code.pointer(rows, columns[0], entry))
+                factors = [code.broadcast(values, c, kind, entry) for c, kind in inputs[part]]
+                code.add_products(tile, builder.sext(row, cgutils.intp_t), factors, folded[part])
         return target.get_dummy_value()
 
     return types.void(tile, entries, weight, sizes, block, columns), emit

@@ -25,7 +25,7 @@ from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 from rankgrad.training._preparation import Preparation
 
-_FOLDED_LENGTH = 30  # the mean list length from which FoldedLayers takes less time than ONNX
+_FOLDED_LENGTH = 20  # the mean list length from which FoldedLayers takes less time than ONNX
 _MAX_PADDED = 1 << 15  # items of a padded batch, padding included
 
 #: Gives the scores ``[N]`` of items ``[N, f]`` in lists with offsets ``[B + 1]``.

@@ -44,11 +44,13 @@ class Preparation:
         columns: how each of the ``g`` transformed features is computed.
         quantiles: the tables of the quantile transform.
         in_list: the kinds of columns derived within lists, in their order.
+        n_functions: the number of functions of each feature that the network computes itself.
     """
 
     columns: Columns
     quantiles: Quantiles
     in_list: tuple[str, ...]
+    n_functions: int
 
     @classmethod
     def of(cls, ranker: FittedRanker) -> Preparation | None:
@@ -59,7 +61,11 @@ class Preparation:
         if not network.per_item and not network.inputs_score_alone:
             return None  # the items of all lists are scored together
         tables = _tables(ranker.n_features, pipeline.steps)
-        return None if tables is None else cls(*tables, tuple(getattr(network, "in_list", ())))
+        if tables is None:
+            return None
+        in_list, encoding = getattr(network, "in_list", ()), getattr(network, "encoding", None)
+        n_functions = 0 if encoding is None else encoding.width // encoding.n_features
+        return cls(*tables, tuple(in_list), n_functions)
 
     @property
     def n_columns(self) -> int:
@@ -89,12 +95,15 @@ class Preparation:
         return inputs
 
     def entries(self, items: np.ndarray) -> Entries:
-        """The inputs of one list of items ``[n, f]``, in the sparse layout of :class:`Entries`."""
+        """The inputs of one list of items ``[n, f]``, in the sparse layout of :class:`Entries`.
+
+        The functions of an encoding are not written, but have their place.
+        """
         kinds = tuple(kind for kind in self.in_list if kind != "score")
         count, size = self.n_columns, padded_size(len(items))
         entries = Entries(
             np.empty((count, size), np.int32),
-            np.empty((count, 1 + len(kinds), size), np.float32),
+            np.empty((count, 1 + len(kinds) + self.n_functions, size), np.float32),
             np.empty(count, np.int64),
             np.empty((2, count), np.float32),
         )
