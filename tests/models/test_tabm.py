@@ -111,6 +111,11 @@ def test_the_cpu_kernel_of_a_periodic_encoding_equals_its_eager_form(n: int) -> 
     assert is_nan.sum() == 3
 
 
+def test_a_periodic_encoding_in_float64_is_not_rounded_by_features_in_float32() -> None:
+    encoding, features = PeriodicEncoding(n_features=5, size=3).double(), items().float()
+    torch.testing.assert_close(encoding(features), encoding(features.double()))
+
+
 def test_a_members_own_weights_are_moved_by_its_own_loss_alone() -> None:
     net = build("nothing").train()
     net(items())[1].square().sum().backward()

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from rankgrad.training._optimizers import FusedAdam, learning_rates, optimizers
+from rankgrad.training._processes import SingleProcess
 
 
 @pytest.mark.parametrize("name", optimizers.names())
@@ -42,6 +43,16 @@ def test_the_kernel_alone_makes_the_steps_of_the_optimizer(name):
         found.append([*network.parameters(), *(each[key] for each in state for key in each)])
     assert len(found[0]) == 8
     assert all(map(torch.equal, *found))
+
+
+def test_the_steps_of_a_subclass_of_adam_are_its_own():
+    class Halved(torch.optim.AdamW):
+        pass
+
+    network = nn.Linear(3, 4)
+    for kind, expected in ((torch.optim.AdamW, FusedAdam), (Halved, Halved)):
+        _, optimizer = SingleProcess().setup(network, kind(network.parameters()))
+        assert type(optimizer) is expected
 
 
 def test_biases_do_not_decay():

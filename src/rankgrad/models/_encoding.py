@@ -87,10 +87,10 @@ class PeriodicEncoding(nn.Module):
     @override
     def forward(self, features: Float[Tensor, "*b f"]) -> Float[Tensor, "*b e"]:
         """The functions of all features, those of the first feature first."""
-        if cpu_kernel_applies(features) and not features.requires_grad:
+        parameters = (self.frequency, self.weight, self.bias)
+        if all(map(cpu_kernel_applies, (features, *parameters))) and not features.requires_grad:
             from rankgrad.models._periodic_kernel import PeriodicFunctions
 
-            parameters = (self.frequency, self.weight, self.bias)
             functions = PeriodicFunctions.apply(features.flatten(0, -2), *parameters)
             return functions.view(*features.shape[:-1], self.width)
         by_feature = features.flatten(0, -2).mT[..., None]

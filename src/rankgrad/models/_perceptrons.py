@@ -51,8 +51,9 @@ class AdaptedLinear(nn.Module):
         width: the number of inputs.
         size: the number of outputs.
         random_signs: whether the scales r_m of the inputs start as random signs, or at 1.
-        rate: the factor of the learning rate of r_m. The parameter is r_m divided by it: Adam's
-            steps do not depend on the scale of a parameter, so those of r_m are as much larger.
+        rate: the factor of the learning rate of r_m. The parameter is r_m divided by it: steps of
+            Adam and Adagrad do not depend on the scale of a gradient, so those of r_m are as much
+            larger. SGD's are larger by the square of it.
     """
 
     def __init__(

@@ -258,7 +258,8 @@ def _backward(
     n_features, n_waves, size = weight.shape
     k = frequency.shape[2]
     values, ones = np.empty(_BLOCK, np.float32), np.ones(_BLOCK, np.float32)
-    waves, grad_waves = np.empty((2, n_waves, _BLOCK), np.float32)
+    waves = np.empty((n_waves, _BLOCK), np.float32)
+    grad_waves = np.empty((n_waves, _BLOCK), np.float32)
     grads = np.zeros((size, _BLOCK), np.float32)
     for first in range(0, len(features), _BLOCK):
         count = min(_BLOCK, len(features) - first)

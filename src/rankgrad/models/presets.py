@@ -89,8 +89,8 @@ def attentive() -> TabM:
     Chosen on simulated data in which items have copies in their list
     (``docs/results/simulated.md``), where it was trained with ``batch_size`` 16. Without copies it
     is behind ``large`` there, and on few lists it does not help, so compare it with the default on
-    validation lists. It also has twice the members and half the dropout of ``large``. Its memory
-    grows with the square of the list's length.
+    validation lists. It also has twice the members and half the dropout of ``large``, and no higher
+    ``scale_rate``. Its memory grows with the square of the list's length.
 
     >>> print(models.get("attentive"))
     tabm(hidden=[512, 256], members=32, activation=silu, dropout=0.1, in_list=[rank, score, ties], \

@@ -24,6 +24,7 @@ __all__ = ["TabM", "TabMNet"]
 
 _Sharing = Literal["adapters", "nothing"]
 _MAX_BINS = 256  # each is another input for every feature
+_MAX_SCALE_RATE = 1000  # gradients of the scales are as much larger; Adam squares them
 
 
 @models.register("tabm")
@@ -62,8 +63,9 @@ class TabM(Model):
             overfits on few items: see :mod:`rankgrad.models._encoding`.
         periodic: the number of learned functions of each feature, over sines and cosines of it,
             which all members take in beside the features in place of ``bins``; 0 for none.
-        scale_rate: the factor of the learning rate of the first layer's r_m. Above 1 the network
-            selects features sooner, as the scaling layer of RealMLP does (Holzmüller et al. 2024).
+        scale_rate: the factor of the learning rate of the first layer's r_m, from 0.001 to 1000.
+            Above 1 the network selects features sooner, as the scaling layer of RealMLP does
+            (Holzmüller et al. 2024). With the optimizer ``sgd`` the factor is its square.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -98,8 +100,12 @@ class TabM(Model):
         if self.bins and self.periodic:
             raise ValueError("bins and periodic are two encodings of the features: set one of them")
         check_positive("scale_rate", self.scale_rate)
+        if not 1 / _MAX_SCALE_RATE <= self.scale_rate <= _MAX_SCALE_RATE:
+            raise ValueError(f"scale_rate must lie in 0.001 to 1000, found {self.scale_rate:g}")
         if self.scale_rate != 1 and self.share != "adapters":
             raise ValueError("scale_rate is of the members' scales, which only share=adapters has")
+        if self.scale_rate != 1 and not self.hidden:
+            raise ValueError("scale_rate is of the first hidden layer's scales, and hidden is []")
 
     @override
     def build(self, n_features: int) -> TabMNet:
@@ -181,8 +187,8 @@ class TabMNet(Scorer):
     def _score_items(self, items: Float[Tensor, "N w"]) -> Float[Tensor, "m N"]:
         """The scores of each member, or their mean ``[1, N]``."""
         if self.encoding is not None:
-            ramps = self.encoding(items[:, : self.encoding.n_features])
-            items = torch.cat([items, ramps], -1)
+            encoded = self.encoding(items[:, : self.encoding.n_features])
+            items = torch.cat([items, encoded], -1)
         scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
         if self._gives_members:
             return scores
