@@ -63,7 +63,8 @@ def merge(argument: Any, dim: int | None, calls: int) -> Any:
 
 def split(tensor: Tensor, calls: int) -> Tensor:
     """A result ``[calls * lists, ...]`` as ``[calls, lists, ...]``: undoes :func:`merge`."""
-    return tensor.unflatten(0, (calls, -1))
+    per_call: Tensor = tensor.unflatten(0, (calls, -1))
+    return per_call
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:

@@ -538,7 +538,8 @@ def _paired_differences(one: Any, other: Any) -> NDArray[np.float64]:
             f"paired tests need both values of each list: list {int(unpaired.argmax())} is left "
             f"out for one of them ({int(unpaired.sum())} such lists)"
         )
-    return (one - other)[~np.isnan(one)]
+    differences: NDArray[np.float64] = (one - other)[~np.isnan(one)]
+    return differences
 
 
 def _sign_test_p_values(

@@ -231,7 +231,8 @@ def quantiles_of(values: Array, levels: Array) -> Array:
     below, above, weight = ordered[low], ordered[np.minimum(low + 1, count - 1)], positions - low
     step = above - below
     # numpy.quantile, too, interpolates from the nearer of the two values.
-    return np.where(weight >= 0.5, above - step * (1 - weight), below + step * weight)
+    quantiles: Array = np.where(weight >= 0.5, above - step * (1 - weight), below + step * weight)
+    return quantiles
 
 
 def check_not_infinite(values: Tensor, first: int = 0) -> None:

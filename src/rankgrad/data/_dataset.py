@@ -473,7 +473,8 @@ def _as_numbers(name: str, values: Any, feature_names: Sequence[str] | None = No
 def _select_rows(array: Any, rows: Any) -> np.ndarray:
     """Some rows of an array; a slice of a :class:`ChecksummedArray` is not read yet."""
     is_lazy = isinstance(array, ChecksummedArray) and isinstance(rows, slice)
-    return array.part(rows.start, rows.stop) if is_lazy else array[rows]
+    selected: np.ndarray = array.part(rows.start, rows.stop) if is_lazy else array[rows]
+    return selected
 
 
 def _as_texts(name: str, values: Any) -> np.ndarray:

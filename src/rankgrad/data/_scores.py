@@ -139,7 +139,8 @@ def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]
 def _plain_lines(scores: Array, dataset: Dataset) -> list[str]:
     """The scores in file order, as the shortest decimals that read back as the same numbers."""
     order = dataset.source_order
-    return (scores if order is None else scores[order]).astype(np.str_).tolist()
+    texts: list[str] = (scores if order is None else scores[order]).astype(np.str_).tolist()
+    return texts
 
 
 def _positions(dataset: Dataset) -> list[str]:

@@ -109,4 +109,5 @@ def _skip_bom(file: Any) -> IO[bytes]:
     """The file, read past a byte order mark at its beginning."""
     if file.peek(len(_BOM)).startswith(_BOM):
         file.read(len(_BOM))
-    return file
+    opened: IO[bytes] = file
+    return opened

@@ -162,7 +162,7 @@ def read(
                 builder = _Builder(
                     roles, total if len(sources) == 1 else None, fill, missing_values
                 )
-            builder.file_start = builder.rows
+            builder.begin_file()
             for batch in batches:
                 for start in range(0, batch.num_rows, _BATCH_ROWS):
                     builder.add(batch.slice(start, _BATCH_ROWS))
@@ -358,6 +358,10 @@ class _Builder:
         self.query_codes: dict[str, int] = {}  # by qid; numbered by first appearance
         self.row_queries = np.empty(size, np.int64)  # the code of each row's query
 
+    def begin_file(self) -> None:
+        """Start with the batches of the next file."""
+        self.file_start = self.rows
+
     def add(self, batch: Any) -> None:
         """Add the rows of a record batch."""
         start, stop = self.rows, self.rows + batch.num_rows
@@ -493,7 +497,8 @@ class _Builder:
             value_codes.append(np.nan if is_missing else codes.setdefault(text, len(codes)))
         # Null rows take the NaN after the last value's code.
         indices = encoded.indices.fill_null(len(value_codes)).to_numpy(zero_copy_only=False)
-        return np.array([*value_codes, np.nan], np.float32)[indices]
+        row_codes: np.ndarray = np.array([*value_codes, np.nan], np.float32)[indices]
+        return row_codes
 
     def _finish_categories(self) -> Categories | None:
         """Sort the categories, and drop columns of too many texts that the caller did not name."""
@@ -520,7 +525,8 @@ class _Builder:
         encoded = self._checked_texts(column, "query", self.roles.query).dictionary_encode()
         codes, qids = self.query_codes, encoded.dictionary.to_pylist()
         batch_codes = np.array([codes.setdefault(qid, len(codes)) for qid in qids], np.int64)
-        return batch_codes[encoded.indices.to_numpy()]
+        row_codes: np.ndarray = batch_codes[encoded.indices.to_numpy()]
+        return row_codes
 
     def _checked_texts(self, column: Any, role: str, name: str) -> Any:
         """A column of ids as pyarrow strings, none of them missing or too long."""
@@ -618,7 +624,7 @@ def _arrow_batches(source: Any, roles: _Roles) -> Iterable[Any]:
         source.seek(0)
         stream = ipc.open_stream(source)
         roles.find_columns(stream.schema)
-        return stream
+        return stream  # type: ignore[no-any-return]
     roles.find_columns(reader.schema)
     return map(reader.get_batch, range(reader.num_record_batches))
 

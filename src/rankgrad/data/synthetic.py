@@ -193,8 +193,10 @@ def oracle(dataset: Dataset, *, world: str = "listwise") -> Array:
             "rankgrad.data.synthetic.make made"
         )
     columns = {name: dataset.features[:, names.index(name)] for name in INFORMATIVE}
-    lists = np.repeat(np.arange(len(dataset)), dataset.lengths)
-    return _utility(columns, lists, len(dataset), world)
+    lengths = np.diff(dataset.offsets)
+    if world == "pointwise":
+        return _pointwise_utility(columns)
+    return _utility(columns, np.repeat(np.arange(len(lengths)), lengths), len(lengths))
 
 
 @dataclass(frozen=True)
@@ -263,8 +265,10 @@ def _draw_pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array
     for name in _EMPTY:
         columns[NAMES.index(name)] = 0
     informative = {name: columns[NAMES.index(name)] for name in INFORMATIVE}
-    thresholds = _POINTWISE_THRESHOLDS if world == "pointwise" else _THRESHOLDS
-    judgments = _utility(informative, lists, _BLOCK, world) + queries.shift[lists]
+    pointwise = world == "pointwise"
+    thresholds = _POINTWISE_THRESHOLDS if pointwise else _THRESHOLDS
+    utility = _pointwise_utility(informative) if pointwise else _utility(informative, lists, _BLOCK)
+    judgments = utility + queries.shift[lists]
     judgments += _NOISE * random.standard_normal(n)
     if extra:
         noise = _random_stream(queries.key, 2).standard_normal((n, extra), np.float32)
@@ -413,16 +417,13 @@ def _page_features(
     out[10] = np.where(out[9] > 0, np.minimum(dwell, 1200), 0)  # dwell
 
 
-def _utility(column: Mapping[str, Array], lists: Array, count: int, world: str) -> Array:
+def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     """The utility ``[N]`` of pages for the query's user, from the features of their lists alone.
-
-    In the pointwise world it depends on a page's own features only.
 
     Args:
         column: ``[N]`` by name, for all of ``INFORMATIVE``.
         lists: ``[N]``: the list of each page.
         count: the number of lists.
-        world: ``"listwise"`` or ``"pointwise"``.
     """
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     sizes = np.maximum(np.bincount(lists, minlength=count), 1)
@@ -437,29 +438,41 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int, world: str) 
     text, navigational = _text_match(x)
     quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)
     spam = (x["spam"] > 20) & (x["pagerank"] < 30000)
-    # A click is a vote for the page if its reader stayed, and against it otherwise.
+    # A click is a vote for the page if its reader stayed, and against it otherwise. Log clicks are
+    # divided by those of the list's most clicked page: popular queries have more clicks, not more
+    # relevant pages.
+    log_clicks = np.log1p(x["query clicks"])
+    max_log_clicks = np.zeros(count)
+    np.maximum.at(max_log_clicks, lists, log_clicks)
+    clicked = log_clicks / np.maximum(max_log_clicks[lists], 1)
     stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
-    rank, clicks, length = (np.log1p(x[n]) for n in ("pagerank", "query clicks", "body length"))
-    if world == "pointwise":
-        match, authority = 0.9 * np.tanh(1.1 * (text - 1.2)), np.tanh(0.6 * (rank - 9.5))
-        clicked, length = np.tanh(0.7 * clicks), np.tanh(0.6 * (length - 6))
-        copied = np.zeros(len(lists))
-    else:
-        match, authority, length = 0.7 * above_mean(text), above_mean(rank), above_mean(length)
-        # Log clicks are divided by those of the list's most clicked page: popular queries have more
-        # clicks, not more relevant pages.
-        max_clicks = np.zeros(count)
-        np.maximum.at(max_clicks, lists, clicks)
-        clicked = clicks / np.maximum(max_clicks[lists], 1)
-        copied = _copied(x["body lmir.abs"], x["pagerank"], lists)
+    length = above_mean(np.log1p(x["body length"]))
     return (
         1.2 * text * (quality - 0.4)
-        + match
-        + (2.4 * navigational - 1.2) * authority
+        + 0.7 * above_mean(text)
+        + (2.4 * navigational - 1.2) * above_mean(np.log1p(x["pagerank"]))
         + 1.4 * clicked * stayed
         - 0.8 * spam
         - 1.8 * np.square(length)
-        - 1.8 * copied
+        - 1.8 * _copied(x["body lmir.abs"], x["pagerank"], lists)
+    )
+
+
+def _pointwise_utility(column: Mapping[str, Array]) -> Array:
+    """The utility ``[N]`` of pages for the query's user, from their own features alone."""
+    x = {name: np.asarray(values, np.float64) for name, values in column.items()}
+    text, navigational = _text_match(x)
+    quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)
+    spam = (x["spam"] > 20) & (x["pagerank"] < 30000)
+    stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
+    length = np.tanh(0.6 * (np.log1p(x["body length"]) - 6))
+    return (
+        1.2 * text * (quality - 0.4)
+        + 0.9 * np.tanh(1.1 * (text - 1.2))
+        + (2.4 * navigational - 1.2) * np.tanh(0.6 * (np.log1p(x["pagerank"]) - 9.5))
+        + 1.4 * np.tanh(0.7 * np.log1p(x["query clicks"])) * stayed
+        - 0.8 * spam
+        - 1.8 * np.square(length)
     )
 
 

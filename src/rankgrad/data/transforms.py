@@ -150,7 +150,8 @@ class Transform(HasSpec, nn.Module):
         """
         self._check_width(features)
         check_not_infinite(features)
-        return self(features)
+        transformed: Tensor = self(features)
+        return transformed
 
     @override
     def forward(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:

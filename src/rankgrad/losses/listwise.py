@@ -303,7 +303,8 @@ class ListMLE(LossWithoutCutoff):
         numbers = ((hashes >> 32) & 0xFFFFFFFF).masked_fill(~lists.mask, -1)
         shuffled = numbers.argsort(dim=-1, descending=True, stable=True)
         by_label = keys.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
-        return shuffled.gather(-1, by_label)
+        order: Tensor = shuffled.gather(-1, by_label)
+        return order
 
 
 @losses.register("listap")

@@ -477,7 +477,8 @@ def _cell_factory(name: str) -> Callable[..., Loss] | None:
     def make(k: int | None = None, **options: Any) -> Loss:
         if paper_class is None or stochastic:
             return GridLoss(family, metric, k, stochastic, **options)
-        return paper_class(k=k, **class_options, **options)
+        loss: Loss = paper_class(k=k, **class_options, **options)
+        return loss
 
     parameters = list(_cell_options(family, metric, stochastic).values())
     if getattr(metrics.factory(metric), "has_cutoff", True):

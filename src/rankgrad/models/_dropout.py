@@ -67,7 +67,8 @@ class FastDropout(nn.Module):
         if gpu_kernel_applies(values):
             return self.after(nn.Identity(), values)
         if cpu_kernel_applies(values):
-            return _Drop.apply(values, int(self.draw("cpu")), self.dropped)
+            output: Tensor = _Drop.apply(values, int(self.draw("cpu")), self.dropped)
+            return output
         # Other devices and types, and traced programs: each random 64-bit number gives four values
         # 16 bits each, from -2^15 to below 2^15.
         numbers = torch.empty(values.numel() // 4 + 1, dtype=torch.int64, device=values.device)
@@ -80,7 +81,8 @@ class FastDropout(nn.Module):
     def after(self, activation: nn.Module, values: Tensor) -> Tensor:
         """``dropout(activation(values))``; on a GPU in training, both in one kernel."""
         if not self.training or not gpu_kernel_applies(values):
-            return self(activation(values))
+            output: Tensor = self(activation(values))
+            return output
         from rankgrad.models._gpu_dropout import KINDS, ActivationDropout
 
         if type(activation) not in KINDS:

@@ -91,7 +91,7 @@ class PeriodicEncoding(nn.Module):
         if all(map(cpu_kernel_applies, (features, *parameters))) and not features.requires_grad:
             from rankgrad.models._periodic_kernel import PeriodicFunctions
 
-            functions = PeriodicFunctions.apply(features.flatten(0, -2), *parameters)
+            functions: Tensor = PeriodicFunctions.apply(features.flatten(0, -2), *parameters)
             return functions.view(*features.shape[:-1], self.width)
         by_feature = features.flatten(0, -2).mT[..., None]
         angles = 2 * math.pi * self.frequency * by_feature

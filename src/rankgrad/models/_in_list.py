@@ -149,7 +149,8 @@ def list_scores(features: Features, mask: Mask) -> Features:
     # Embeddings have gradients, and that of a root at 0 would be infinite.
     varies = variance > 0
     deviation = variance.where(varies, 1.0).sqrt().where(varies, 0.0)
-    return centered / (deviation + 0.1)
+    scores: Tensor = centered / (deviation + 0.1)
+    return scores
 
 
 def in_list_columns(features: Features, mask: Mask, kinds: Sequence[InList]) -> list[Features]:

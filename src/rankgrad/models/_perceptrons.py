@@ -40,7 +40,8 @@ class Perceptrons(nn.Sequential):
             if self.training and not layers and isinstance(layer, nn.ReLU):
                 return _relu_dropout_dot(items, layer, dropout, output)
             items = layer(items) if dropout is None else dropout.after(layer, items)
-        return output(items)
+        scores: Tensor = output(items)
+        return scores
 
 
 class AdaptedLinear(nn.Module):
@@ -103,10 +104,12 @@ def _relu_dropout_dot(
 ) -> Float[Tensor, "m N 1"]:
     """``output(dropout(relu(items)))``."""
     if not cpu_kernel_applies(items) or not cpu_kernel_applies(output.weight):
-        return output(relu(items) if dropout is None else dropout.after(relu, items))
+        scores: Tensor = output(relu(items) if dropout is None else dropout.after(relu, items))
+        return scores
     seed = 0 if dropout is None else int(dropout.draw("cpu"))
     dropped = 0 if dropout is None else dropout.dropped
-    return _ReLUDropoutDot.apply(items, output.weight, output.bias, seed, dropped)
+    scores = _ReLUDropoutDot.apply(items, output.weight, output.bias, seed, dropped)
+    return scores
 
 
 def bias_gradient(grad: Float[Tensor, "m N 1"]) -> Float[Tensor, "m 1 1"]:

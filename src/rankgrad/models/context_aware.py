@@ -145,7 +145,8 @@ class ContextAwareNet(Scorer):
             attended = (mask | ~mask.any(-1, keepdim=True))[:, None, None]
         for block in self.blocks:
             hidden = block(hidden, attended)
-        return self.head(self.norm(hidden)).squeeze(-1)
+        scores: Tensor = self.head(self.norm(hidden)).squeeze(-1)
+        return scores
 
     def _positions(
         self, hidden: Float[Tensor, "b n w"], mask: ItemMask | None
@@ -157,7 +158,8 @@ class ContextAwareNet(Scorer):
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
         if self.positional == "fixed":
             return _sinusoids(positions, hidden.shape[-1]).to(hidden.dtype)
-        return self.position(positions.clamp(max=self.position.num_embeddings - 1))
+        vectors: Tensor = self.position(positions.clamp(max=self.position.num_embeddings - 1))
+        return vectors
 
 
 class _Block(nn.Module):
@@ -184,7 +186,8 @@ class _Block(nn.Module):
 
     def forward(self, items: Tensor, attention_mask: Tensor | None) -> Tensor:
         items = items + self.dropout(self._attention(self.attention_norm(items), attention_mask))
-        return items + self.dropout(self.feed_forward(items))
+        outputs: Tensor = items + self.dropout(self.feed_forward(items))
+        return outputs
 
     def _attention(self, items: Tensor, mask: Tensor | None) -> Tensor:
         """Multi-head attention among items ``[b, n, w]``; the mask is ``[b, 1, 1, n]`` or None."""
@@ -200,7 +203,8 @@ class _Block(nn.Module):
             mixed = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, dropout_p=rate
             )
-        return self.mix(mixed.transpose(1, 2).flatten(-2))
+        attention: Tensor = self.mix(mixed.transpose(1, 2).flatten(-2))
+        return attention
 
     def _split_heads(self, items: Float[Tensor, "b n w"]) -> Float[Tensor, "b h n d"]:
         split: Tensor = items.unflatten(-1, (self.heads, -1))

@@ -209,7 +209,8 @@ class _MemberLinear(nn.Module):
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
         eager_cpu = items.device.type == "cpu" and not torch.compiler.is_compiling()
         if self.weight.shape[-1] == 1 and eager_cpu and not torch.compiler.is_exporting():
-            return _Dot.apply(items, self.weight, self.bias)
+            outputs: Tensor = _Dot.apply(items, self.weight, self.bias)
+            return outputs
         return torch.baddbmm(self.bias, items, self.weight)
 
 

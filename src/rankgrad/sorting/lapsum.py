@@ -46,7 +46,8 @@ class LapSum(Relaxation):
         return KernelCall("lapsum", (initial_value(self.temperature),))
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        return _Ranks.apply(scores / initial_value(self.temperature), mask)
+        ranks: Tensor = _Ranks.apply(scores / initial_value(self.temperature), mask)
+        return ranks
 
 
 class _Ranks(ListFunction):

@@ -52,7 +52,8 @@ class NeuralSort(Relaxation):
         return KernelCall("neuralsort", (initial_value(self.temperature),))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
-        return _PermutationRows.apply(scores, mask, k, initial_value(self.temperature))
+        rows: Tensor = _PermutationRows.apply(scores, mask, k, initial_value(self.temperature))
+        return rows
 
     def cross_entropy(
         self, scores: ItemValues, labels: ItemValues, mask: ItemMask, k: int
@@ -77,7 +78,10 @@ class NeuralSort(Relaxation):
         rank_groups = start.masked_fill(~inside, -1)
         item_groups = start.gather(-1, invert(by_label)).masked_fill(~mask, -2)
         order, temperature = descending(scores, mask), initial_value(self.temperature)
-        return _CrossEntropy.apply(scores, mask, order, rank_groups, item_groups, k, temperature)
+        terms: Tensor = _CrossEntropy.apply(
+            scores, mask, order, rank_groups, item_groups, k, temperature
+        )
+        return terms
 
 
 class _CrossEntropy(ListFunction):

@@ -97,7 +97,8 @@ def scale(
         v, u = _Scalings.apply(matrix.mT, iterations, tolerance)[:2]
     else:
         u, v = _Scalings.apply(matrix, iterations, tolerance)[:2]
-    return u[:, :, None] * matrix * v[:, None, :]
+    scaled: Tensor = u[:, :, None] * matrix * v[:, None, :]
+    return scaled
 
 
 def scale_and_sort(
@@ -119,7 +120,8 @@ def scale_and_sort(
     Returns:
         ``[b, c, n]``, the values by rank.
     """
-    return _ScaledProduct.apply(matrix, values, iterations, tolerance, transposed)[0]
+    result: Tensor = _ScaledProduct.apply(matrix, values, iterations, tolerance, transposed)[0]
+    return result
 
 
 class _Path(NamedTuple):

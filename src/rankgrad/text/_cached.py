@@ -138,7 +138,8 @@ def cached_scores(
         return scores
     # Parameters are not arguments of the autograd function, so the anchor requires the gradient.
     anchor = torch.zeros((), device=scores.device, requires_grad=True)
-    return _SecondPass.apply(anchor, scores, passes)
+    attached: Tensor = _SecondPass.apply(anchor, scores, passes)
+    return attached
 
 
 class _TwoPasses:

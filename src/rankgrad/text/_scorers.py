@@ -295,7 +295,8 @@ class PromptTokens:
 
     def _tokenize(self, text: str) -> list[int]:
         """The tokens of a text, without special tokens."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return tokens
 
     def _answer_token(self, text: str) -> int:
         """The single token of an answer."""

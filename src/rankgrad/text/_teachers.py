@@ -81,7 +81,8 @@ class MixedLoss(nn.Module):
             )
         from_grades = self.loss(scores, labels[..., 0], mask, offsets=offsets)
         from_teacher = self.teacher_loss(scores, labels[..., 1], mask, offsets=offsets)
-        return (1 - self.weight) * from_grades + self.weight * from_teacher
+        mixed: Tensor = (1 - self.weight) * from_grades + self.weight * from_teacher
+        return mixed
 
     @property
     def progress(self) -> float:

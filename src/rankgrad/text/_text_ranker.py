@@ -285,7 +285,8 @@ class TextRanker(nn.Module):
         finally:
             for module in training:
                 module.training = True
-        return scores.cpu().numpy()
+        array: NDArray[np.float32] = scores.cpu().numpy()
+        return array
 
     def predict(self, pairs: Iterable[tuple[str, str]], **options: Any) -> NDArray[np.float32]:
         """The scores of pairs of texts (query, document), ``[N]``.

@@ -238,7 +238,8 @@ class _Training:
         positions = to_device(np.argsort(batch_order, kind="stable"), device)
 
         def loss(scores: Tensor) -> Tensor:
-            return self.loss(scores[positions], labels, offsets=offsets)
+            value: Tensor = self.loss(scores[positions], labels, offsets=offsets)
+            return value
 
         precision = autocast(self.ranker.device, settings.precision)
         if settings.cache and len(batches) > 1:

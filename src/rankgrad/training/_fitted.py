@@ -236,7 +236,8 @@ class FittedRanker:
         inputs = [values]
         if not isinstance(self.network, Scorer):  # a Scorer takes no mask if there is no padding
             inputs.append(torch.ones_like(values[..., 0], dtype=torch.bool))
-        return self.network(*inputs)[0].float().cpu().numpy()
+        scores: np.ndarray = self.network(*inputs)[0].float().cpu().numpy()
+        return scores
 
     def _score_items(self, features: np.ndarray) -> np.ndarray:
         """The scores ``[N]`` of items ``[N, F]``, for networks that score each item by itself."""

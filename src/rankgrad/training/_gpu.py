@@ -54,7 +54,8 @@ class AsyncScalars:
         """The scalars, once the copy is complete."""
         if self._event is not None:
             self._event.synchronize()
-        return self._host.tolist()
+        values: list[float] = self._host.tolist()
+        return values
 
 
 class Finite(torch.autograd.Function):

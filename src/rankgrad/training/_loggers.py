@@ -385,7 +385,8 @@ def _read_run_ids(folder: Path | None) -> dict[str, str]:
     """The ids of the runs on tracking servers in which a run folder was logged, by logger."""
     if folder is None or not (folder / _RUNS).is_file():
         return {}
-    return _schemas.read_json(folder / _RUNS, _Runs)["runs"]
+    runs: dict[str, str] = _schemas.read_json(folder / _RUNS, _Runs)["runs"]
+    return runs
 
 
 def _save_run_id(folder: Path | None, logger: str, run_id: str) -> None:

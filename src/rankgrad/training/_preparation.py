@@ -181,7 +181,8 @@ def _tables(n_features: int, steps: Iterable[nn.Module]) -> tuple[Columns, Quant
 
 
 def _array(tensor: Any) -> np.ndarray:
-    return tensor.detach().cpu().numpy().astype(np.float32)
+    array: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
+    return array
 
 
 def _float32(*parts: np.ndarray) -> np.ndarray:

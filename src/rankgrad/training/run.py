@@ -647,7 +647,8 @@ def history_line(values: Mapping[str, float]) -> str:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    return _schemas.read_json(path / RUN, RunMetadata)
+    metadata: dict[str, Any] = _schemas.read_json(path / RUN, RunMetadata)
+    return metadata
 
 
 def run_metadata(
