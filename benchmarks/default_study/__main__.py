@@ -28,6 +28,7 @@ _RESULTS = Path(__file__).parents[1] / "results"
 _TASKS = {
     "all": lambda choices: choices.tasks,
     "encodings": lambda choices: choices.encoding_tasks,
+    "attention": lambda choices: lambda _: list(choices.library_attention()),
     "timed": lambda choices: lambda _: list(choices.timed()),
 }
 
@@ -47,7 +48,7 @@ def main() -> None:
             workers=args.workers,
             changes={},
             tasks=_TASKS[args.tasks](choices),
-            first=(choices.MEDIUM,),
+            first=(choices.MEDIUM, choices.NEW),
         )
     elif args.command == "trees":
         import trees

@@ -5,7 +5,7 @@ Everything is compared with one configuration, :data:`BASE`, in one thing at a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -442,10 +442,16 @@ def best_encoding(task: Task, results: Results) -> str | None:
 
     It has the highest mean over both worlds, on few lists and at medium size.
     """
+    return _best_options(task, results, ENCODINGS, encoded_by)
+
+
+def _best_options(
+    task: Task, results: Results, choice: Iterable[str], variant: Callable[[Task, str], Task]
+) -> str | None:
     data = [replace(own, world=world) for own in (FEW, MEDIUM) for world in WORLDS]
     means: dict[str, float] = {}
-    for options in ENCODINGS:
-        found = [results.get(encoded_by(replace(task, data=own), options).key) for own in data]
+    for options in choice:
+        found = [results.get(variant(replace(task, data=own), options).key) for own in data]
         if not all(found):
             return None
         means[options] = sum(each["best_value"] for each in found if each)
@@ -467,6 +473,68 @@ def confirmed_encodings(results: Results) -> Iterable[Task]:
                 yield encoded_by(own, options)
     for task, options in choice[:2]:
         yield encoded_by(replace(task, data=WEB30K, recipe="short"), options)
+
+
+#: ``large`` and ``medium`` as the library has them.
+ENCODING = ENCODINGS[2]
+
+
+def attention_variant(task: Task, options: str) -> Task:
+    """A task with the library's encoding and attention that differs from its own."""
+    kinds = ", ".join(task.data.in_list)
+    own = f"in_list=[{kinds}], periodic=8, rate=6.0, {options}"
+    return replace(task, model=f"variant_{task.model[:-1]}, {own})")
+
+
+#: Queries on which no one had trained anything before.
+NEW = replace(MEDIUM, seed=11)
+
+#: What the attention of the defaults on many lists is chosen from; the first is the library's.
+LIBRARY_ATTENTION = "heads=2, attention_rate=6.0, gated_attention=true"
+ATTENTIONS = {
+    LARGE: (LIBRARY_ATTENTION, LIBRARY_ATTENTION.replace("heads=2", "heads=8")),
+    ONE: (LIBRARY_ATTENTION, "heads=2, attention_rate=6.0"),
+}
+
+
+def encoded_attention() -> Iterable[Task]:
+    """Attention beside the periodic encoding: the choice, queries not used before, then others."""
+    for data in (MEDIUM, NEW, FEW):
+        for world in WORLDS:
+            for task, attentions in ATTENTIONS.items():
+                own = replace(task, data=replace(data, world=world))
+                for options in attentions if data is not NEW or task is ONE else attentions[:1]:
+                    yield attention_variant(own, options)
+    for task in (ONE, LARGE):
+        own = replace(task, data=WEB30K, recipe="short")
+        yield attention_variant(own, ATTENTIONS[task][0])
+
+
+def library_attention() -> Iterable[Task]:
+    """The same by the library's own network, which was written after these runs."""
+    for data in (MEDIUM, NEW):
+        for task in (ONE, LARGE):
+            yield encoded_by(replace(task, data=data), f"{ENCODING}, heads=2")
+
+
+def other_attentions() -> Iterable[Task]:
+    """Other forms of that attention, at medium size and on few lists."""
+    for data in (MEDIUM, FEW):
+        for world in WORLDS:
+            large, one = (replace(own, data=replace(data, world=world)) for own in (LARGE, ONE))
+            scaled = attention_variant(large, "heads=8, attention_rate=6.0")
+            yield attention_variant(large, "heads=8")
+            yield scaled
+            if data is FEW:
+                yield attention_variant(large, "heads=2, attention_rate=6.0")
+                yield attention_variant(one, "heads=8, attention_rate=6.0")
+                yield attention_variant(large, "heads=8, attention_rate=20.0")
+                yield replace(scaled, changes=(("batch_size", 16),))
+
+
+def best_attention(task: Task, results: Results) -> str | None:
+    """The attention that is best on validation lists, as in :func:`best_encoding`."""
+    return _best_options(task, results, ATTENTIONS[task], attention_variant)
 
 
 def table() -> Iterable[Task]:
@@ -499,6 +567,9 @@ def tasks(results: Results) -> list[Task]:
     """All of them, each once."""
     task = chosen(results)
     found = [
+        *library_attention(),
+        *encoded_attention(),
+        *other_attentions(),
         *encoding_tasks(results),
         *variants(),
         *library_encodings(),

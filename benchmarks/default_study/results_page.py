@@ -41,6 +41,7 @@ _SIZES = {lists: name for name, lists in synthetic.SIZES.items()}
 _ENCODED = (SMALL, choices.FEW, MEDIUM, FRESH)  # on which encodings are compared
 #: Options of ``large``, which the table of its variants leaves out.
 _LARGE_OPTIONS = f"{LARGE.model[5:-1]}, in_list=[{', '.join(choices.IN_LIST)}], "
+_SHARED_OPTIONS = f"dropout=0.2, activation=silu, in_list=[{', '.join(choices.IN_LIST)}], "
 
 
 def best_achievable() -> dict[str, float]:
@@ -49,7 +50,8 @@ def best_achievable() -> dict[str, float]:
     fresh_pointwise = replace(FRESH, world="pointwise")
     pointwise = replace(SMALL, world="pointwise")
     first = (SMALL, pointwise, MEDIUM, WEB30K, POINTWISE)
-    for data in (*first, FRESH, FRESH_WEB30K, fresh_pointwise):
+    new = (choices.NEW, replace(choices.NEW, world="pointwise"))
+    for data in (*first, FRESH, FRESH_WEB30K, fresh_pointwise, *new):
         made = replace(data, features=len(synthetic.INFORMATIVE)).make("test")
         scores = synthetic.oracle(made, world=data.world)
         values = evaluate(scores, made.labels, offsets=made.offsets, metrics=["ndcg@10"])
@@ -118,6 +120,7 @@ def write(results: Path, path: Path) -> None:
         variants=found.variants(),
         levels=found.levels(),
         attention=found.attention(),
+        encoded_attention=found.encoded_attention(),
         informative=found.informative(),
         columns=f"{found.best['columns']:.4f}",
         kinds=found.kinds(),
@@ -199,9 +202,19 @@ class Found:
         lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
         small_pointwise = replace(SMALL, world="pointwise")
         fresh_pointwise = replace(FRESH, world="pointwise")
-        data_sets = (MEDIUM, POINTWISE, SMALL, small_pointwise, FRESH, fresh_pointwise)
+        new = (choices.NEW, replace(choices.NEW, world="pointwise"))
+        data_sets = (MEDIUM, POINTWISE, *new, SMALL, small_pointwise, FRESH, fresh_pointwise)
         best = choices.ENCODINGS[-1]
         networks = {
+            "large(heads=2)": choices.encoded_by(LARGE, f"{best}, heads=2"),
+            "medium(heads=2)": choices.encoded_by(ONE, f"{best}, heads=2"),
+        }
+        study = {
+            f"{name}, the study's": choices.attention_variant(task, choices.LIBRARY_ATTENTION)
+            for name, task in zip(networks, (LARGE, ONE), strict=True)
+        }
+        networks |= study
+        networks |= {
             "large": choices.encoded_by(LARGE, best),
             "large, frequencies of 0.3": choices.periodic(LARGE, "rate=6.0"),
             "medium": choices.encoded_by(ONE, best),
@@ -214,6 +227,8 @@ class Found:
             for name, task in networks.items()
             if replace(task, data=data).key in self.results
         ]
+        for name, task in study.items():
+            rows.append((name, replace(task, data=WEB30K, recipe="short")))
         web30k = replace(choices.periodic(ONE, "rate=6.0"), data=WEB30K, recipe="short")
         rows.append(("medium, frequencies of 0.3", web30k))
         for data in (MEDIUM, WEB30K, FRESH, FRESH_WEB30K):
@@ -411,6 +426,22 @@ class Found:
             tasks = [task for task in tasks if task.data == data]
             reference = replace(LARGE, data=data)
             found += [f"{_name(data)}:", "", self.table([reference, *tasks], reference), ""]
+        return "\n".join(found).rstrip()
+
+    def encoded_attention(self) -> str:
+        """Attention beside the periodic encoding, by data; the reference is ``large``."""
+        found = []
+        for data in (MEDIUM, choices.FEW):
+            for world in choices.WORLDS:
+                own = replace(data, world=world)
+                tasks = [*choices.encoded_attention(), *choices.other_attentions()]
+                tasks = [task for task in tasks if task.data == own]
+                defaults = [
+                    choices.encoded_by(replace(task, data=own), choices.ENCODING)
+                    for task in (LARGE, ONE)
+                ]
+                table = self.table([*defaults, *tasks], defaults[0])
+                found += [f"{_name(own)}:", "", table.replace(_SHARED_OPTIONS, ""), ""]
         return "\n".join(found).rstrip()
 
     def informative(self) -> str:

@@ -16,6 +16,7 @@ from rankgrad.models import TabM, models
 MODELS = {
     "small": "small",
     "medium": "medium",
+    "medium(heads=2)": "medium(heads=2)",
     "medium, ramps": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
     "in_list=[rank, score, ties], bins=8)",
     "medium, no encoding": "tabm(hidden=[256, 128], members=1, dropout=0.2, "

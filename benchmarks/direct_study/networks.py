@@ -20,6 +20,7 @@ from rankgrad.models._encoding import (
     PiecewiseLinearEncoding,
 )
 from rankgrad.models._perceptrons import AdaptedLinear
+from rankgrad.models._similar_items import SimilarItems
 from rankgrad.models.tabm import TabM, TabMNet
 
 
@@ -237,6 +238,10 @@ class VariantTabM(TabM):
         rate: the library's ``scale_rate``, by an earlier name.
         deviation: of the initial frequencies of the periodic encoding.
         frozen: whether these frequencies are not learned.
+        attention_rate: the factor of the learning rate of factors that scale the inputs of the
+            attention, which all heads share; 1 for none. The library's is ``rate``.
+        gated_attention: whether the members' scales of the attention's outputs start at 0, as the
+            library's do.
     """
 
     name: ClassVar[str] = "variant_tabm"
@@ -246,6 +251,8 @@ class VariantTabM(TabM):
     rate: float = 1.0
     deviation: float = 0.3
     frozen: bool = False
+    attention_rate: float = 1.0
+    gated_attention: bool = False
 
     def build(self, n_features: int) -> VariantNet:
         return VariantNet(self, n_features)
@@ -270,6 +277,11 @@ class VariantNet(PreparedNet):
                 model.members, width, 2 * model.hidden[0], random_signs=True, rate=model.rate
             )
             self.layers[1] = _Gated()
+        if model.heads:
+            self.attention = SimilarItems(n_inputs, model.heads, model.attention_rate)
+            if not model.gated_attention:
+                attended = self.layers[0].scale_in.data[..., n_inputs:][..., : self.attention.width]
+                attended.copy_((torch.randint(2, attended.shape) * 2.0 - 1) / model.rate)
 
 
 class _Gated(nn.Module):

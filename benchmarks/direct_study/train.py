@@ -150,7 +150,7 @@ def score(network: Scorer, inputs: Tensor, offsets: np.ndarray) -> Tensor:
         inputs: ``[items, width]``, of the first lists.
         offsets: ``[lists + 1]``, of these lists and further ones.
     """
-    if isinstance(network, PreparedNet):
+    if isinstance(network, PreparedNet) and network.attention is None:
         parts = inputs.split(_ITEMS)
         return torch.cat([network.score_inputs(part[None], None)[0] for part in parts])
     offsets = offsets[offsets <= len(inputs)]

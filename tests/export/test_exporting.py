@@ -38,6 +38,10 @@ NETWORKS = {
         ["standardize"],
     ),
     "similar": ("tabm(hidden=[6], members=2, in_list=[score], heads=2)", ["standardize"]),
+    "similar_scaled": (
+        "tabm(hidden=[6], members=1, in_list=[score], heads=2, periodic=3, scale_rate=6.0)",
+        ["standardize"],
+    ),
     "attention": ("context_aware(fc=[8], heads=2, ff=8)", ["standardize"]),
     "fixed": ("context_aware(fc=[7], ff=8, positional=fixed, output=sigmoid)", ["standardize"]),
     "learned": ("context_aware(fc=[8], ff=8, positional=learned, positions=3)", ["standardize"]),

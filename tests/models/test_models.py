@@ -24,6 +24,7 @@ SPECS = [
     "tabm(hidden=[8], members=2, input_dropout=0.2, in_list=[score], bins=1)",
     "tabm(hidden=[8], members=2, in_list=[rank], periodic=2, scale_rate=3.0)",
     "tabm(hidden=[8], members=2, in_list=[rank, ties], heads=1)",
+    "tabm(hidden=[8], members=1, in_list=[rank], heads=1, periodic=2, scale_rate=6.0)",
     "context_aware(fc=[8], ff=16)",
     "context_aware(fc=[12, 8], blocks=1, heads=2, ff=16, output=tanh)",
     "context_aware(fc=[8], ff=16, positional=fixed)",
@@ -34,8 +35,10 @@ PRESETS = {
     "in_list=[rank, score, ties], periodic=8, scale_rate=6.0)",
     "large": "tabm(hidden=[512, 256], activation=silu, dropout=0.2, "
     "in_list=[rank, score, ties], periodic=8, scale_rate=6.0)",
-    "attentive": "tabm(hidden=[512, 256], members=32, activation=silu, dropout=0.1, "
-    "in_list=[rank, score, ties], heads=8)",
+    "medium(heads=2)": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
+    "in_list=[rank, score, ties], heads=2, periodic=8, scale_rate=6.0)",
+    "large(heads=2)": "tabm(hidden=[512, 256], activation=silu, dropout=0.2, "
+    "in_list=[rank, score, ties], heads=2, periodic=8, scale_rate=6.0)",
     "neuralndcg_web30k": "context_aware(output=tanh)",
     "neuralndcg_istella": "context_aware(fc=[128], output=tanh)",
     "lambdaloss": "mlp(hidden=[1024, 512, 256], dropout=[0.5, 0.5, 0.8], batch_norm=true, "

@@ -15,6 +15,7 @@ from rankgrad.models.tabm import TabMNet
 from rankgrad.training._gpu import capturable
 
 SPEC = "tabm(hidden=[8], members=2, heads=2)"
+SCALED = "tabm(hidden=[8], members=2, in_list=[rank], heads=2, periodic=2, scale_rate=6.0)"
 
 
 def build(spec: str = SPEC, n_features: int = 5) -> TabMNet:
@@ -32,7 +33,7 @@ def by_formula(layer: SimilarItems, items: Tensor) -> Tensor:
         differences, similarities = [], []
         for head, alpha in enumerate(layer.log_sharpness.exp().flatten()):
             queries, values = [], []
-            for item in items:
+            for item in items if layer.scale is None else items * layer.rate * layer.scale:
                 z = (linear.weight @ item + linear.bias).clamp(min=0)
                 z = (z - z.mean()) / (z.var(correction=0) + norm.eps).sqrt()
                 z = z * norm.weight + norm.bias
@@ -51,9 +52,10 @@ def by_formula(layer: SimilarItems, items: Tensor) -> Tensor:
     return torch.stack(outputs)
 
 
-def test_the_formula() -> None:
+@pytest.mark.parametrize("rate", [1.0, 4.0])
+def test_the_formula(rate: float) -> None:
     torch.manual_seed(0)
-    layer = SimilarItems(n_inputs=5, heads=3).double()
+    layer = SimilarItems(n_inputs=5, heads=3, rate=rate).double()
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     items, mask = torch.randn(2, 6, 5).double(), torch.ones(2, 6, dtype=torch.bool)
@@ -106,6 +108,41 @@ def test_batches_are_predicted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     with torch.no_grad():
         torch.testing.assert_close(net(features), expected)
     assert counts == [3, 3, 1]
+
+
+def test_with_a_scale_rate_the_network_starts_without_attention() -> None:
+    net, items = build(SCALED), torch.randn(3, 4, 5)
+    attention, first = net.attention, net.layers[0]
+    assert attention is not None and attention.scale is not None
+    assert (attention.rate * attention.scale == 1).all()
+    outputs = slice(10, 10 + attention.width)  # after 5 features and their ranks
+    scales = first.input_scales.detach()
+    assert (scales[..., outputs] == 0).all()
+    assert (scales[..., :10].abs() == 1).all() and (scales[..., outputs.stop :].abs() == 1).all()
+    scores = net(items)
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter)
+    torch.testing.assert_close(net(items), scores)
+    net(items).square().sum().backward()
+    assert (first.scale_in.grad[..., outputs] != 0).any()
+    others = {name for name, _ in build(SCALED.replace("6.0", "1.0")).named_parameters()}
+    assert {name for name, _ in net.named_parameters()} == others | {"attention.scale"}
+
+
+def test_scaled_attention_is_equivariant_and_loads_from_its_state() -> None:
+    net, again, items = (
+        build(SCALED).double().eval(),
+        build(SCALED).double().eval(),
+        torch.randn(3, 7, 5),
+    )
+    items, scores = items.double(), net(items.double())
+    for parameter in (*net.attention.parameters(), net.layers[0].scale_in):
+        torch.nn.init.normal_(parameter)
+    assert not torch.allclose(net(items), scores)
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(items), net(items))
+    order = torch.randperm(7)
+    torch.testing.assert_close(net(items[:, order]), net(items)[:, order])
 
 
 def test_lists_in_any_number_of_dimensions() -> None:

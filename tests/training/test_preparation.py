@@ -281,14 +281,16 @@ def test_rankers_on_other_devices(monkeypatch):
         ranker.to("meta").predict(features)
 
 
-def test_networks_with_attention_are_left_to_pytorch_and_onnxruntime():
+@pytest.mark.parametrize("scaled", ["", ", periodic=2, scale_rate=6.0"])
+def test_networks_with_attention_are_left_to_pytorch_and_onnxruntime(scaled):
     features, offsets = uneven_lists()
     offsets = np.array([0, 0, 1, *range(31, 120, 11)])  # without items, of one item, and longer
     features = features[: offsets[-1]]
-    model = "tabm(hidden=[8], members=2, in_list=[rank, score], heads=2)"
+    model = f"tabm(hidden=[8], members=2, in_list=[rank, score], heads=2{scaled})"
     settings = Settings(model=model, transforms=("standardize", "impute(fill=median)"))
     ranker = FittedRanker.new(settings, features, offsets)
     assert Preparation.of(ranker) is None and not FoldedLayers.fits(ranker.network)
+    torch.nn.init.normal_(ranker.network.layers[0].scale_in, std=0.3)  # some start at 0
     scores = ranker.predict(features, offsets)
     served = ServedRanker.of(ranker, "a")
     assert served.runtime == "onnxruntime" and not served.per_item

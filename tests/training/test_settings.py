@@ -113,14 +113,32 @@ def test_few_items_leave_the_settings():
     assert settings == Settings() and not notes
 
 
-@pytest.mark.parametrize(("count", "length", "epochs"), [(500, 100, 20), (10_001, 5, 10)])
-def test_many_items_have_a_larger_model(count, length, epochs):
+@pytest.mark.parametrize(
+    ("count", "length", "epochs", "model"),
+    [
+        (500, 100, 20, "medium"),
+        (3000, 20, 20, "medium(heads=2)"),
+        (10_001, 20, 10, "medium(heads=2)"),
+        (10_001, 5, 10, "medium"),
+    ],
+)
+def test_many_items_have_a_larger_model(count, length, epochs, model):
     settings = Settings(seed=3, device="cpu")
     found, (note,) = for_data(settings, lists(count, length), explicit={"seed", "device"})
-    assert found.model == str(models.get("medium"))
+    assert found.model == str(models.get(model))
     assert (found.schedule, found.epochs, found.patience) == ("cosine", epochs, None)
     assert (found.seed, found.loss) == (3, Settings().loss)
-    assert note.startswith(f"{count * length:,} training items and no GPU: model medium")
+    assert note.startswith(f"{count * length:,} training items")
+    assert f"no GPU: model {model}, " in note
+
+
+def test_long_lists_have_no_attention():
+    lengths = np.array([1501, *[20] * 3000])
+    features, offsets = np.zeros((lengths.sum(), 1), np.float32), np.r_[0, lengths.cumsum()]
+    long = Dataset(features, np.zeros(len(features)), offsets, np.arange(3001).astype(str))
+    for list_size, model in ((None, "medium"), (100, "medium(heads=2)")):
+        found, _ = for_data(Settings(device="cpu", list_size=list_size), long, explicit={"device"})
+        assert found.model == str(models.get(model))
 
 
 @pytest.mark.parametrize(

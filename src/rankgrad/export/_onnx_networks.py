@@ -345,7 +345,9 @@ def _add_similar_items(layer: SimilarItems, graph: OnnxGraph, inputs: str, mask:
         mask: ``[lists, items]``.
     """
     real, size = graph.add("Unsqueeze", mask, np.array([-1])), layer.value.out_features
-    hidden = add_layers(layer.hidden, graph, graph.add("Where", real, inputs, 0.0))
+    weight, bias = float32_array(layer.input_weight), float32_array(layer.input_bias)
+    hidden = _add_linear(graph, graph.add("Where", real, inputs, 0.0), weight.T, bias)
+    hidden = add_layers(nn.Sequential(*list(layer.hidden)[1:]), graph, hidden)
 
     def add_heads(linear: nn.Module) -> str:  # [lists, heads, items, d]
         flat = _add_layer(linear, graph, hidden)

@@ -24,9 +24,10 @@ _MAX_SIMILARITIES = 1 << 25
 class SimilarItems(nn.Module):
     r"""How the most similar items of a list differ from an item, and how similar they are.
 
-    With the inputs x of an item, of width w, and linear layers Q_h and V_h of head h::
+    With the inputs x of an item, of width w, their scales a, and linear layers Q_h and V_h of
+    head h::
 
-        z_i = norm(relu(linear(x_i)))
+        z_i = norm(relu(linear(a ∘ x_i)))
         q_i = Q_h(z_i) / ‖Q_h(z_i)‖,   v_i = V_h(z_i)
         s_ij = q_i · q_j,   s_ii = -1
         p_ij = exp(α_h s_ij) / Σ_k exp(α_h s_ik)
@@ -38,26 +39,47 @@ class SimilarItems(nn.Module):
     learns its sharpness α_h, which starts at 8. Plain attention weighs an item's own value with the
     others'; the difference tells an item what distinguishes it from, say, its near-duplicate.
 
+    The scales a, which all heads share, say which inputs make items similar. They are learned if
+    ``rate`` is not 1, and start at 1; otherwise they are 1.
+
     The result is equivariant: permuting a list permutes the outputs. Time and memory grow with the
     square of the list's length.
 
     Args:
         n_inputs: the number of inputs w of an item.
         heads: the number of heads.
+        rate: the factor of the learning rate of a. The parameter is a divided by it, as in
+            :class:`~rankgrad.models._perceptrons.AdaptedLinear`. With 1 there is no such parameter.
 
     >>> layer = SimilarItems(n_inputs=5, heads=2)
     >>> layer(torch.randn(3, 7, 5), None).shape, layer.width
     (torch.Size([3, 7, 50]), 50)
     """
 
-    def __init__(self, n_inputs: int, heads: int) -> None:
+    def __init__(self, n_inputs: int, heads: int, rate: float = 1.0) -> None:
         super().__init__()
         size = heads * _HEAD_WIDTH
-        self.heads = heads
+        self.heads, self.rate = heads, rate
+        self.scale = None if rate == 1 else nn.Parameter(torch.ones(n_inputs) / rate)
         self.width = size + heads  # of the output: differences, then similarities
         self.hidden = nn.Sequential(nn.Linear(n_inputs, size), nn.ReLU(), nn.LayerNorm(size))
         self.query, self.value = nn.Linear(size, size), nn.Linear(size, size)
         self.log_sharpness = nn.Parameter(torch.full((heads, 1, 1), math.log(8.0)))
+
+    @property
+    def input_weight(self) -> Float[Tensor, "s w"]:
+        """The weights of the first layer, times the scales of its inputs.
+
+        There are more items than weights in a batch. And in training the gradient of the scales
+        follows from that of the weights, without one for the scaled items.
+        """
+        weight = self.hidden.get_parameter("0.weight")
+        return weight if self.scale is None else weight * (self.rate * self.scale)
+
+    @property
+    def input_bias(self) -> Float[Tensor, " s"]:
+        """The bias of the first layer."""
+        return self.hidden.get_parameter("0.bias")
 
     @override
     def forward(
@@ -81,7 +103,7 @@ class SimilarItems(nn.Module):
 
     def _attend(self, items: Float[Tensor, "*b n w"], mask: Mask) -> Float[Tensor, "*b n s"]:
         """:meth:`forward` on items whose padding is finite."""
-        hidden = self.hidden(items)
+        hidden = self.hidden[1:](F.linear(items, self.input_weight, self.input_bias))
         query = F.normalize(self._split_heads(self.query(hidden)), dim=-1, eps=MIN_NORM)
         value = self._split_heads(self.value(hidden))
         # Copies of an item sum the same terms in another order. Prediction sums in float64, so that

@@ -13,7 +13,6 @@ from rankgrad.models.mlp import MLP
 from rankgrad.models.tabm import TabM
 
 __all__ = [
-    "attentive",
     "comparison",
     "lambdaloss",
     "large",
@@ -40,11 +39,17 @@ def small() -> TabM:
 
 
 @models.register("medium")
-def medium() -> TabM:
+def medium(*, heads: int = 0) -> TabM:
     """The default for many items without a GPU: one perceptron of 256 and 128 hidden units.
 
     It also takes in ties within the list and a periodic encoding of the features, and scales its
-    inputs by factors that learn fast.
+    inputs by factors that learn fast. With two heads of attention to similar items,
+    ``medium(heads=2)``, it is the default for many lists. Chosen on simulated data, as ``large``
+    was (``docs/results/simulated.md``).
+
+    Args:
+        heads: as in :class:`~rankgrad.models.tabm.TabM`; memory then grows with the square of the
+            list's length.
 
     >>> print(models.get("medium"))
     tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=[rank, score, ties], periodic=8, \
@@ -55,17 +60,20 @@ scale_rate=6.0)
         members=1,
         dropout=0.2,
         in_list=("rank", "score", "ties"),
+        heads=heads,
         periodic=8,
         scale_rate=6.0,
     )
 
 
 @models.register("large")
-def large() -> TabM:
+def large(*, heads: int = 0) -> TabM:
     """The default for many items with a GPU: sixteen perceptrons that share weights.
 
-    They take in what ``medium`` does. Chosen on simulated data, as ``medium`` was
-    (``docs/results/simulated.md``).
+    They take in what ``medium`` does; ``large(heads=2)`` is the default for many lists.
+
+    Args:
+        heads: as in ``medium``.
 
     >>> print(models.get("large"))
     tabm(hidden=[512, 256], activation=silu, dropout=0.2, in_list=[rank, score, ties], periodic=8, \
@@ -77,32 +85,9 @@ scale_rate=6.0)
         activation="silu",
         dropout=0.2,
         in_list=("rank", "score", "ties"),
+        heads=heads,
         periodic=8,
         scale_rate=6.0,
-    )
-
-
-@models.register("attentive")
-def attentive() -> TabM:
-    """Like ``large``, with attention to similar items in place of the encoding; not a default.
-
-    Chosen on simulated data in which items have copies in their list
-    (``docs/results/simulated.md``), where it was trained with ``batch_size`` 16. Without copies it
-    is behind ``large`` there, and on few lists it does not help, so compare it with the default on
-    validation lists. It also has twice the members and half the dropout of ``large``, and no higher
-    ``scale_rate``. Its memory grows with the square of the list's length.
-
-    >>> print(models.get("attentive"))
-    tabm(hidden=[512, 256], members=32, activation=silu, dropout=0.1, in_list=[rank, score, ties], \
-heads=8)
-    """
-    return TabM(
-        hidden=(512, 256),
-        members=32,
-        activation="silu",
-        dropout=0.1,
-        in_list=("rank", "score", "ties"),
-        heads=8,
     )
 
 

@@ -38,9 +38,9 @@ class TabM(Model):
 
         layer_m(x) = dropout(activation(s_m ∘ W (r_m ∘ x) + b_m))
 
-    Each r_m of the first layer starts as random signs, all other r_m and s_m at 1. Training
-    minimizes the mean of the members' losses; in prediction the score is the mean of the members'
-    scores.
+    Each r_m of the first layer starts as random signs, all other r_m and s_m at 1 (``scale_rate``
+    has an exception). Training minimizes the mean of the members' losses; in prediction the score
+    is the mean of the members' scores.
 
     Args:
         hidden: the sizes of the hidden layers.
@@ -56,8 +56,8 @@ class TabM(Model):
             depends on the whole list.
         heads: the number of heads of attention to similar items of the list; 0 for none. How these
             differ from an item, and how similar they are, are further inputs, which all members
-            share: see :mod:`rankgrad.models._similar_items`. A score then depends on the whole
-            list, and memory grows with the square of the list's length.
+            share: see :mod:`rankgrad.models._similar_items`, and ``scale_rate``. A score then
+            depends on the whole list, and memory grows with the square of the list's length.
         bins: the number of bins of a piecewise linear encoding of the features, which all members
             take in beside them; 0 for none. It finds thresholds in features, as trees do, and
             overfits on few items: see :mod:`rankgrad.models._encoding`.
@@ -65,7 +65,10 @@ class TabM(Model):
             which all members take in beside the features in place of ``bins``; 0 for none.
         scale_rate: the factor of the learning rate of the first layer's r_m, from 0.001 to 1000.
             Above 1 the network selects features sooner, as the scaling layer of RealMLP does
-            (Holzmüller et al. 2024). With the optimizer ``sgd`` the factor is its square.
+            (Holzmüller et al. 2024). With the optimizer ``sgd`` the factor is its square. If it is
+            not 1 and there are ``heads``, these scale their inputs by factors of their own, which
+            learn at the same rate, and the r_m of their outputs start at 0 in place of random
+            signs: the network starts as one without attention, and takes in what helps.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -123,9 +126,12 @@ class TabMNet(Scorer):
         self.members, self.in_list = model.members, model.in_list
         self.per_item = not model.in_list and not model.heads
         width = n_features * (1 + len(model.in_list))
-        self.attention = SimilarItems(width, model.heads) if model.heads else None
-        if self.attention is not None:
-            width += self.attention.width
+        self.attention: SimilarItems | None = None
+        attended = slice(width, width)  # the inputs of the first layer from the attention
+        if model.heads:
+            self.attention = SimilarItems(width, model.heads, model.scale_rate)
+            attended = slice(width, width + self.attention.width)
+            width = attended.stop
             self.inputs_score_alone = False
             self.capturable = False  # the attention is not tested in CUDA graphs
         self.encoding: PiecewiseLinearEncoding | PeriodicEncoding | None = None
@@ -142,7 +148,10 @@ class TabMNet(Scorer):
             if model.share == "adapters":
                 rate = model.scale_rate if depth == 0 else 1.0
                 sizes = model.members, width, size
-                layers.append(AdaptedLinear(*sizes, random_signs=depth == 0, rate=rate))
+                layer = AdaptedLinear(*sizes, random_signs=depth == 0, rate=rate)
+                if rate != 1:
+                    layer.scale_in.detach()[..., attended] = 0.0
+                layers.append(layer)
             else:
                 layers.append(_MemberLinear(model.members, width, size))
             layers.append(ACTIVATIONS[model.activation]())
@@ -165,16 +174,18 @@ class TabMNet(Scorer):
 
     @override
     def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        parts = [inputs]
         if self.attention is not None:
-            inputs = torch.cat([inputs, self.attention(inputs, mask)], -1)
+            parts.append(self.attention(inputs, mask))
         # Selecting the real items would wait for a GPU: there, padding is scored like items.
         if mask is None or inputs.is_cuda or torch.compiler.is_exporting():
-            items = inputs if mask is None else inputs.masked_fill(~mask[..., None], 0.0)
-            scores = self._score_items(items.flatten(0, -2))
+            if mask is not None:
+                parts = [part.masked_fill(~mask[..., None], 0.0) for part in parts]
+            scores = self._score_items(*(part.flatten(0, -2) for part in parts))
             scores = scores.reshape(len(scores), *inputs.shape[:-1])
             scores = scores if mask is None else scores.where(mask, 0.0)
         else:
-            scores = self._score_items(inputs[mask])
+            scores = self._score_items(*(part[mask] for part in parts))
             masks = mask.expand(len(scores), *mask.shape)
             scores = scores.new_zeros(masks.shape).masked_scatter(masks, scores)
         return scores if self._gives_members else scores[0]
@@ -184,11 +195,19 @@ class TabMNet(Scorer):
         """Whether the scores of each member are returned, and not their mean."""
         return self.training and self.members > 1
 
-    def _score_items(self, items: Float[Tensor, "N w"]) -> Float[Tensor, "m N"]:
-        """The scores of each member, or their mean ``[1, N]``."""
+    def _score_items(
+        self, inputs: Float[Tensor, "N w"], *attended: Float[Tensor, "N a"]
+    ) -> Float[Tensor, "m N"]:
+        """The scores of each member, or their mean ``[1, N]``.
+
+        Args:
+            inputs: the features and the columns derived within lists.
+            attended: the attention's outputs, if there are heads.
+        """
+        parts = [inputs, *attended]
         if self.encoding is not None:
-            encoded = self.encoding(items[:, : self.encoding.n_features])
-            items = torch.cat([items, encoded], -1)
+            parts.append(self.encoding(inputs[:, : self.encoding.n_features]))
+        items = torch.cat(parts, -1) if len(parts) > 1 else inputs
         scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
         if self._gives_members:
             return scores

@@ -265,7 +265,7 @@ class Settings(TomlSettings):
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`.
     Settings of the optimizer, batches and devices do not apply to trees. If it is not set, on
     50,000 training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the
-    cosine schedule."""
+    cosine schedule; on 3,000 lists or more with two heads of attention, medium(heads=2)."""
 
     metric: _Task[MetricSpec] = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -412,12 +412,20 @@ class Settings(TomlSettings):
 
 #: From this many training items on, the default model is ``medium`` or ``large``.
 MANY_ITEMS = 50_000
+#: From this many training lists on, it has attention to similar items; on 1,000 lists that does not
+#: help, on 6,000 it does (``docs/results/simulated.md``).
+ATTENTION_LISTS = 3_000
 #: Up to this many training lists, these models train for 20 epochs; on more lists, for 10.
 MANY_LISTS = 10_000
 #: If the user sets one of these, :func:`for_data` leaves schedule, epochs and patience as they are.
 RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
 
 _ITEM_BYTES = 300_000  # the GPU memory that a training step of ``large`` takes per item
+_HEADS = 2  # of the attention
+_MIN_ATTENTION_LENGTH = 20  # items of a list in the mean; on shorter lists it was not tried
+_MAX_ATTENTION_LENGTH = (
+    1500  # items of the longest list; time and memory grow with the square of it
+)
 
 
 def for_data(
@@ -455,7 +463,11 @@ for fewer)
     """
     if train.n_items < MANY_ITEMS or "model" in explicit:
         return settings, []
-    model, reason = _large_data_model(settings, train)
+    max_length = min(int(train.lengths.max()), settings.list_size or train.n_items)
+    model, reason = _large_data_model(settings, max_length)
+    long_enough = train.n_items >= _MIN_ATTENTION_LENGTH * len(train)
+    if len(train) >= ATTENTION_LISTS and long_enough and max_length <= _MAX_ATTENTION_LENGTH:
+        model, reason = f"{model}(heads={_HEADS})", f" in {len(train):,} lists{reason}"
     changes: dict[str, Any] = {"model": model}
     choice = f"model {model}"
     if not set(RULE_SETTINGS) & set(explicit):
@@ -466,7 +478,7 @@ for fewer)
     return Settings(**settings.model_dump() | changes), [note]
 
 
-def _large_data_model(settings: Settings, train: Dataset) -> tuple[str, str]:
+def _large_data_model(settings: Settings, max_length: int) -> tuple[str, str]:
     """The model for many items, and the reason: the middle of the note of :func:`for_data`.
 
     ``large`` must be able to train on a batch of the longest lists in half of the GPU's memory.
@@ -477,7 +489,6 @@ def _large_data_model(settings: Settings, train: Dataset) -> tuple[str, str]:
 
     if settings.device == "cpu" or not torch.cuda.is_available():
         return "medium", " and no GPU"
-    max_length = min(int(train.lengths.max()), settings.list_size or train.n_items)
     needed = _ITEM_BYTES * settings.batch_size * max_length
     if 2 * needed > process_memory(torch.device("cuda")):
         return "medium", f" in lists of up to {max_length:,}, too long for large on this GPU"
