@@ -24,16 +24,27 @@ _ROUNDING = 1e-6  # relative error of a sum in float32
 
 
 class Perceptrons(nn.Sequential):
-    """A sequence of layers from ``[members, N, width]`` to ``[members, N, 1]``.
+    """A sequence of layers from items, which all members share, to ``[members, N, 1]``.
 
     In training, fused kernels replace several layers (see the module's docstring). They give the
     same values as the layers, to rounding, and drop the same values.
     """
 
     @override
-    def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N 1"]:
+    def forward(self, *parts: Float[Tensor, "N _"]) -> Float[Tensor, "m N 1"]:
+        """The scores of each member.
+
+        Args:
+            parts: columns of the items; side by side they are the inputs of the first layer.
+        """
         layers: list[Any] = [*self]
         output = layers.pop()
+        on_cpu = not parts[0].is_cuda  # not measured on GPUs
+        if on_cpu and self.training and layers and isinstance(layers[0], AdaptedLinear):
+            items = layers.pop(0).of_shared(*parts)
+        else:
+            columns = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+            items = columns.expand(len(output.weight), *columns.shape)
         while layers:
             layer = layers.pop(0)
             dropout = layers.pop(0) if layers and isinstance(layers[0], FastDropout) else None
@@ -77,26 +88,35 @@ class AdaptedLinear(nn.Module):
         return self.scale_in if self.rate == 1 else self.rate * self.scale_in
 
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
-        is_shared = items.stride(0) == 0  # by all members
-        if items.is_cuda or (self.training and (is_shared or not items.requires_grad)):
-            return self._with_scaled_weights(items)
+        if items.is_cuda and items.stride(0) == 0:  # expanded: all members have the same items
+            return self.of_shared(items[0])
+        if items.is_cuda or (self.training and len(items) == 1):
+            return torch.baddbmm(self.bias, items, self._scaled_weights())
         mixed = nn.functional.linear(items * self.input_scales, self.weight)
         return torch.addcmul(self.bias, mixed, self.scale_out)
 
-    def _with_scaled_weights(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
-        """Scale the weights in place of the items.
+    def of_shared(self, *parts: Float[Tensor, "N _"]) -> Float[Tensor, "m N s"]:
+        """:meth:`forward` of items that all members share: one product computes all members.
 
-        There are more items than weights in batches on a GPU. And in training on a CPU the gradient
-        of ``scale_in`` then follows from that of the weights, without one for the scaled items.
+        Args:
+            parts: columns of the items, ``width`` in all. Parts that need no gradient cost none.
         """
-        weight = self.input_scales.mT * self.weight.mT * self.scale_out
-        if items.stride(0) != 0:
-            return torch.baddbmm(self.bias, items, weight)
-        # The items were expanded, so all members have the same: one product computes all members.
+        weight = self._scaled_weights()
         members, width, size = weight.shape
         side_by_side = weight.transpose(0, 1).reshape(width, members * size)
-        mixed = torch.addmm(self.bias.flatten(), items[0], side_by_side)
+        mixed = self.bias.flatten()
+        for part, own in zip(parts, side_by_side.split([p.shape[-1] for p in parts]), strict=True):
+            mixed = torch.addmm(mixed, part, own)
         return mixed.view(-1, members, size).transpose(0, 1)
+
+    def _scaled_weights(self) -> Float[Tensor, "m w s"]:
+        """The weights of each member, with both scales.
+
+        To scale the weights and not the items is faster with more items than weights. And in
+        training the gradient of ``scale_in`` then follows from that of the weights, without one for
+        the scaled items.
+        """
+        return self.input_scales.mT * self.weight.mT * self.scale_out
 
 
 def _relu_dropout_dot(

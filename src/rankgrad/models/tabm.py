@@ -207,8 +207,7 @@ class TabMNet(Scorer):
         parts = [inputs, *attended]
         if self.encoding is not None:
             parts.append(self.encoding(inputs[:, : self.encoding.n_features]))
-        items = torch.cat(parts, -1) if len(parts) > 1 else inputs
-        scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
+        scores: Tensor = self.layers(*parts).squeeze(-1)
         if self._gives_members:
             return scores
         # In float64: the rounding of a float32 sum depends on the item's position in the batch,
