@@ -65,7 +65,7 @@ def main() -> None:
     elif args.command == "rules":
         import rules
 
-        rules.run(args.output, args.size, args.world, args.model)
+        rules.run(args.output, args.size, args.seed, args.world, args.model)
     elif args.command == "together":
         import trees_and_network
 
@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="train the default as users get it, once")
     rules.add_argument("-o", "--output", type=Path, required=True)
     rules.add_argument("--size", default="small")
+    rules.add_argument("--seed", type=int, default=0, help="of the queries")
     rules.add_argument("--world", default="listwise")
     rules.add_argument("--model", default="rules")
     together = commands.add_parser("together", help="the mean of trees and a network; a student")

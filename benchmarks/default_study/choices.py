@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from data import Data
-from plan import LAMBDA, LEVELS, SOFTMAX, Results, Task
+from plan import LAMBDA, LAST, LEVELS, SOFTMAX, Results, Task
 
 from rankgrad.data.synthetic import INFORMATIVE, SIZES
 
@@ -489,6 +489,9 @@ def attention_variant(task: Task, options: str) -> Task:
 #: Queries on which no one had trained anything before.
 NEW = replace(MEDIUM, seed=11)
 
+#: Seeds of queries at small size on which nothing was chosen: several draws tell what one cannot.
+DRAWS = (21, 22, 23, 24, 25, 26)
+
 #: What the attention of the defaults on many lists is chosen from; the first is the library's.
 LIBRARY_ATTENTION = "heads=2, attention_rate=6.0, gated_attention=true"
 ATTENTIONS = {
@@ -537,6 +540,43 @@ def best_attention(task: Task, results: Results) -> str | None:
     return _best_options(task, results, ATTENTIONS[task], attention_variant)
 
 
+def medium_variants(world: str) -> dict[str, Task]:
+    """Variants of ``medium`` on few lists by their names, the first as it was before."""
+    base = replace(ONE, data=replace(FEW, world=world), recipe=LAST)
+    before = encoded_by(base, ENCODING)
+    rates = (0.3, 3.0, 6.0, 12.0)
+    found = {"before": before}
+    found |= {
+        f"`encoding_rate={rate}`": encoded_by(base, f"{ENCODING}, encoding_rate={rate}")
+        for rate in rates
+    }
+    found["`activation=silu`"] = encoded_by(base, f"{ENCODING}, activation=silu")
+    found["`members=4`"] = replace(before, model=before.model.replace("members=1", "members=4"))
+    found["`level_likelihood`"] = replace(before, losses=(LEVEL,))
+    for name, value in (
+        ("learning_rate", 0.006),
+        ("learning_rate", 0.01),
+        ("optimizer", "adamw(beta2=0.95)"),
+    ):
+        found[f"{name} {value}"] = replace(before, changes=((name, value),))
+    return found
+
+
+def encoding_rates() -> Iterable[Task]:
+    """The variants of ``medium``, two of them with two seeds, then the chosen one with attention.
+
+    The last ones are at medium size.
+    """
+    for world in WORLDS:
+        variants = medium_variants(world)
+        yield from variants.values()
+        for name in ("before", "`encoding_rate=6.0`"):
+            yield replace(variants[name], seed=1)
+    for world in WORLDS:
+        own = replace(ONE, data=replace(MEDIUM, world=world))
+        yield encoded_by(own, f"{ENCODING}, heads=2, encoding_rate=6.0")
+
+
 def table() -> Iterable[Task]:
     """Losses of every kind with the default's network and the context-aware one, then seeds."""
     at_web30k = replace(LARGE, data=WEB30K, recipe="short")
@@ -570,6 +610,7 @@ def tasks(results: Results) -> list[Task]:
         *library_attention(),
         *encoded_attention(),
         *other_attentions(),
+        *encoding_rates(),
         *encoding_tasks(results),
         *variants(),
         *library_encodings(),

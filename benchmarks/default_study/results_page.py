@@ -50,7 +50,8 @@ def best_achievable() -> dict[str, float]:
     fresh_pointwise = replace(FRESH, world="pointwise")
     pointwise = replace(SMALL, world="pointwise")
     first = (SMALL, pointwise, MEDIUM, WEB30K, POINTWISE)
-    new = (choices.NEW, replace(choices.NEW, world="pointwise"))
+    new = [choices.NEW, *(replace(SMALL, seed=seed) for seed in choices.DRAWS)]
+    new += [replace(data, world="pointwise") for data in new]
     for data in (*first, FRESH, FRESH_WEB30K, fresh_pointwise, *new):
         made = replace(data, features=len(synthetic.INFORMATIVE)).make("test")
         scores = synthetic.oracle(made, world=data.world)
@@ -116,6 +117,7 @@ def write(results: Path, path: Path) -> None:
         encodings=found.encodings(),
         defaults=found.defaults(),
         periodic=found.periodic(),
+        encoding_rates=found.encoding_rates(),
         small=found.small(),
         variants=found.variants(),
         levels=found.levels(),
@@ -251,19 +253,28 @@ class Found:
         return _row([*cells, f"{own['test']:.4f}" if own else "not run", f"{best:.4f}", *ways])
 
     def rules(self, runs: Runs) -> str:
-        """The default as users get it, beside LightGBM."""
+        """The default as users get it, beside LightGBM: each draw of queries, then new ones."""
         heads = ["data", "LightGBM, features", "LightGBM, the list's columns too", "model"]
         heads += ["epochs", "network", "best", "difference from the better", "p"]
         lines = [_row(heads), "|:--|--:|--:|:--" + "|--:" * 5 + "|"]
+        new: dict[str, list[np.ndarray]] = {}  # by world: of each draw, network's and LightGBM's
         for run in runs:
-            data = replace(SMALL, lists=synthetic.SIZES[run["size"]], world=run["world"])
+            lists, seed = synthetic.SIZES[run["size"]], run["seed"]
+            data = replace(SMALL, lists=lists, seed=seed, world=run["world"])
             pair = [self.tuned(data, in_list) for in_list in (False, True)]
             better = max((own for own in pair if own), key=lambda own: own["best_value"])
+            values = np.stack([decode(own["per_query"]) for own in (run, better)])
             cells = [_name(data), *(f"{own['test']:.4f}" if own else "not run" for own in pair)]
             model = "by the rules: `medium`" if run["model"] == "rules" else f"`{run['model']}`"
             cells += [model, run["epochs"], f"{run['test']:.4f}", f"{self.best[_name(data)]:.4f}"]
-            p = paired_t_test(decode(run["per_query"]), decode(better["per_query"]))
-            lines.append(_row([*cells, f"{run['test'] - better['test']:+.4f}", _p(p)]))
+            lines.append(_row([*cells, *_difference(values)]))
+            if seed in choices.DRAWS:
+                new.setdefault(run["world"], []).append(values)
+        for world, draws in new.items():
+            values = np.concatenate(draws, -1)
+            cells = [f"**{len(draws)} draws, {world}**", "", f"{values[1].mean():.4f} (the better)"]
+            cells += ["by the rules: `medium`", "", f"{values[0].mean():.4f}", ""]
+            lines.append(_row([*cells, *_difference(values)]))
         return "\n".join(lines)
 
     def together(self, runs: Runs) -> str:
@@ -368,6 +379,20 @@ class Found:
                     cells = [_name(data), f"`{name}`", words, len(runs)]
                     cells += [f"{_average(runs, each):.4f}" for each in ("best_value", "test")]
                     lines.append(_row([*cells, *_compared(runs, first)]))
+        return "\n".join(lines)
+
+    def encoding_rates(self) -> str:
+        """Variants of ``medium`` on few lists, over the seeds that each has."""
+        heads = ["data", "`medium`", "seeds", "validation", "test", "difference", "p"]
+        lines = [_row(heads), "|:--|:--" + "|--:" * 5 + "|"]
+        for world in choices.WORLDS:
+            variants = choices.medium_variants(world)
+            before = self._seeds(variants["before"])
+            for name, task in variants.items():
+                runs = self._seeds(task)
+                cells = [_name(task.data), name, len(runs)]
+                cells += [f"{_average(runs, each):.4f}" for each in ("best_value", "test")]
+                lines.append(_row([*cells, *_compared(runs, before)]))
         return "\n".join(lines)
 
     def small(self) -> str:
@@ -552,6 +577,12 @@ def _compared(
         return ["", ""]
     pair = [_per_query([each[s] for s in common]) for each in (runs, others)]
     return [f"{pair[0].mean() - pair[1].mean():+.4f}", _p(paired_t_test(*pair))]
+
+
+def _difference(values: np.ndarray) -> list[str]:
+    """The mean difference of two rows of values by query, and its p."""
+    first, second = values
+    return [f"{first.mean() - second.mean():+.4f}", _p(paired_t_test(first, second))]
 
 
 def _per_query(runs: Runs) -> np.ndarray:

@@ -15,16 +15,17 @@ from rankgrad.training import Settings, fit
 from rankgrad.training._settings import for_data
 
 
-def run(output: Path, size: str, world: str, model: str) -> None:
+def run(output: Path, size: str, seed: int, world: str, model: str) -> None:
     """Train once and add a line to the results.
 
     Args:
         output: a file.
         size: a size of the simulator.
+        seed: of the queries.
         world: of the simulator.
         model: ``rules``, or a model that is trained with the other defaults.
     """
-    splits = synthetic.splits(size, world=world)
+    splits = synthetic.splits(size, seed=seed, world=world)
     settings, notes = Settings() if model == "rules" else Settings(model=model), []
     if model == "rules":
         settings, notes = for_data(settings, splits["train"], explicit=())
@@ -34,10 +35,10 @@ def run(output: Path, size: str, world: str, model: str) -> None:
     test = splits["test"]
     scores = np.asarray(done.model.predict(test.features, test.offsets))
     values = ndcg(torch.from_numpy(scores), test)
-    own = {"size": size, "world": world, "model": model, "notes": notes}
+    own = {"size": size, "seed": seed, "world": world, "model": model, "notes": notes}
     own |= {"best_value": done.best_value, "test": float(values.mean()), "seconds": seconds}
     own |= {"epochs": len(done.history), "per_query": encode(values)}
     with output.open("a", encoding="utf-8") as file:
         file.write(json.dumps(own) + "\n")
     shown = f"validation {own['best_value']:.4f}, test {own['test']:.4f}, {seconds} s"
-    print(f"{size}, {world}, {model}: {shown}", *notes, sep="\n")
+    print(f"{size}, {world}, seed {seed}, {model}: {shown}", *notes, sep="\n")

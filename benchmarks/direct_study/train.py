@@ -17,7 +17,7 @@ import torch
 from data import Data, load, prepare
 from diagnose import Diagnosis
 from networks import PreparedNet
-from plan import METRIC, Task
+from plan import LAST, METRIC, Task
 from torch import Tensor
 
 from rankgrad.data import Dataset
@@ -55,6 +55,7 @@ class Worker:
         """Train on training lists, choose the epoch on validation lists, evaluate on test lists."""
         start = time.perf_counter()
         folder, splits, inputs = self._data(task.data)
+        vali = None if task.recipe == LAST else splits["vali"]
         train = load(folder, "train", task.budget or None)
         result: dict[str, Any] = {"losses": list(task.losses)}
         network, width = None, train.n_features
@@ -70,7 +71,7 @@ class Worker:
             if network is None or is_again:
                 network = build(models.get(task.model), width)
             diagnosis = Diagnosis(network, spec, train, self.device) if task.diagnosed else None
-            fitted = self._fit(settings, lists, splits["vali"], network, diagnosis)
+            fitted = self._fit(settings, lists, vali, network, diagnosis)
             network = fitted.model.network
             history += [{**epoch, "stage": stage} for epoch in fitted.history]
             if diagnosis is not None:
@@ -82,8 +83,12 @@ class Worker:
         test_values = ndcg(score(network, inputs["test"], splits["test"].offsets), splits["test"])
         train_scores = score(network, inputs["train"][: train.n_items], train.offsets)
         result["test"], result["per_query"] = float(test_values.mean()), encode(test_values)
+        if vali is None:
+            vali_inputs = torch.from_numpy(splits["vali"].features).to(self.device)
+            vali_scores = score(network, vali_inputs, splits["vali"].offsets)
+            result["best_value"] = float(ndcg(vali_scores, splits["vali"]).mean())
         result["train"] = float(ndcg(train_scores, train).mean())
-        result["curve"] = [round(epoch[METRIC], 5) for epoch in history]
+        result["curve"] = [round(epoch[METRIC], 5) for epoch in history if METRIC in epoch]
         result["loss_curve"] = [float(f"{epoch['loss']:.5g}") for epoch in history]
         ends = [epoch["seconds"] for epoch in fitted.history]
         result["epoch_seconds"] = round(float(np.median(np.diff([0.0, *ends]))), 3)
@@ -100,7 +105,7 @@ class Worker:
         self,
         settings: Settings,
         train: Dataset,
-        vali: Dataset,
+        vali: Dataset | None,
         network: Scorer,
         diagnosis: Diagnosis | None,
     ) -> Any:

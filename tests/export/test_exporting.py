@@ -34,7 +34,8 @@ NETWORKS = {
     "adapters": ("tabm(hidden=[6, 5], members=3, activation=leaky_relu, bins=4)", ["standardize"]),
     "in_list": ("tabm(hidden=[], members=2, in_list=[score, ties, rank], bins=3)", ["clip"]),
     "periodic": (
-        "tabm(hidden=[6, 5], members=2, in_list=[score], periodic=3, scale_rate=4.0)",
+        "tabm(hidden=[6, 5], members=2, in_list=[score], periodic=3, scale_rate=4.0, "
+        "encoding_rate=3.0)",
         ["standardize"],
     ),
     "similar": ("tabm(hidden=[6], members=2, in_list=[score], heads=2)", ["standardize"]),
@@ -124,7 +125,7 @@ def test_the_file_says_what_it_takes(ranker, tmp_path):
     assert sizes == ["lists", "items", ""]
 
 
-@pytest.mark.parametrize("name", ["default", "learned", "similar"])
+@pytest.mark.parametrize("name", ["default", "learned", "similar_scaled"])
 def test_a_program_computes_our_scores(name, ranker, lists, tmp_path):
     trained = ranker(*NETWORKS[name])
     export(trained, tmp_path / "a.pt2", data=lists)

@@ -33,7 +33,7 @@ def by_formula(layer: SimilarItems, items: Tensor) -> Tensor:
         differences, similarities = [], []
         for head, alpha in enumerate(layer.log_sharpness.exp().flatten()):
             queries, values = [], []
-            for item in items if layer.scale is None else items * layer.rate * layer.scale:
+            for item in items if layer.scale_in is None else items * layer.rate * layer.scale_in:
                 z = (linear.weight @ item + linear.bias).clamp(min=0)
                 z = (z - z.mean()) / (z.var(correction=0) + norm.eps).sqrt()
                 z = z * norm.weight + norm.bias
@@ -65,6 +65,8 @@ def test_the_formula(rate: float) -> None:
     for row, real, values in zip(items, mask, found, strict=True):
         torch.testing.assert_close(values[real], by_formula(layer, row[real]))
     assert (found[1, 0, :-3] == 0).all() and (found[1, 0, -3:] == -1).all()
+    padded = layer._attend_padded(items, mask)  # as on a GPU
+    torch.testing.assert_close(padded[mask], found[mask])
     leaves = tuple(layer.parameters())
     assert torch.autograd.gradcheck(lambda *_: layer(items, mask)[mask], leaves, fast_mode=True)
 
@@ -95,26 +97,26 @@ def test_copies_of_an_item_are_tied() -> None:
         assert torch.equal(scores[:, [n // 2, n - 1]], scores[:, [0, 0]])
 
 
-def test_batches_are_predicted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, features = build().eval(), torch.randn(7, 4, 5)
-    attend, expected, counts = SimilarItems._attend, net(features), []
-
-    def attend_and_count(layer: SimilarItems, items: Tensor, mask: Tensor) -> Tensor:
-        counts.append(len(items))
-        return attend(layer, items, mask)
-
-    monkeypatch.setattr(SimilarItems, "_attend", attend_and_count)
-    monkeypatch.setattr(_similar_items, "_MAX_SIMILARITIES", 3 * 2 * 4**2)
+@pytest.mark.parametrize("n_similarities", [1, 2 * 9 * 4])  # of one item, or of four of nine
+def test_long_lists_are_predicted_in_parts(
+    n_similarities: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, items = build().eval(), torch.randn(3, 9, 5)
+    expected = net(items)
+    monkeypatch.setattr(_similar_items, "_MAX_SIMILARITIES", n_similarities)
     with torch.no_grad():
-        torch.testing.assert_close(net(features), expected)
-    assert counts == [3, 3, 1]
+        torch.testing.assert_close(net(items), expected)
+        assert net.attention is not None
+        _, query, value = net.attention._project(items[0])
+        n_rows = [len(rows) for rows in net.attention._attend_list(query, value)]
+    assert n_rows == ([1] * 9 if n_similarities == 1 else [4, 4, 1])
 
 
 def test_with_a_scale_rate_the_network_starts_without_attention() -> None:
     net, items = build(SCALED), torch.randn(3, 4, 5)
     attention, first = net.attention, net.layers[0]
-    assert attention is not None and attention.scale is not None
-    assert (attention.rate * attention.scale == 1).all()
+    assert attention is not None and attention.scale_in is not None
+    assert (attention.rate * attention.scale_in == 1).all()
     outputs = slice(10, 10 + attention.width)  # after 5 features and their ranks
     scales = first.input_scales.detach()
     assert (scales[..., outputs] == 0).all()
@@ -126,7 +128,7 @@ def test_with_a_scale_rate_the_network_starts_without_attention() -> None:
     net(items).square().sum().backward()
     assert (first.scale_in.grad[..., outputs] != 0).any()
     others = {name for name, _ in build(SCALED.replace("6.0", "1.0")).named_parameters()}
-    assert {name for name, _ in net.named_parameters()} == others | {"attention.scale"}
+    assert {name for name, _ in net.named_parameters()} == others | {"attention.scale_in"}
 
 
 def test_scaled_attention_is_equivariant_and_loads_from_its_state() -> None:

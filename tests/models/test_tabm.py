@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankgrad import models
 from rankgrad.models import _dropout, _perceptrons
@@ -59,20 +60,32 @@ def test_a_member_is_a_perceptron(share: str) -> None:
     torch.testing.assert_close(net(items())[1], scores.squeeze(-1))
 
 
-def test_a_higher_scale_rate_moves_only_the_scales_of_inputs_farther() -> None:
-    def after_a_step(rate: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+@pytest.mark.parametrize(
+    ("option", "of_option"),
+    [
+        ("scale_rate", lambda net: [net.layers[0].input_scales]),
+        ("encoding_rate", lambda net: net.encoding.coefficients),
+    ],
+)
+def test_a_higher_rate_moves_only_its_own_parameters_farther(
+    option: str, of_option: Callable[[TabMNet], Sequence[Tensor]]
+) -> None:
+    def after_a_step(rate: float) -> tuple[list[Tensor], list[Tensor]]:
         torch.manual_seed(0)
-        net = models.get(f"tabm(hidden=[8, 4], members=3, scale_rate={rate})").build(5).double()
-        before, scores = net.layers[0].input_scales.detach().clone(), net(items())
+        spec = f"tabm(hidden=[8, 4], members=3, periodic=2, {option}={rate})"
+        net = models.get(spec).build(5).double()
+        before, scores = [value.detach().clone() for value in of_option(net)], net(items())
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-30)
         scores.square().sum().backward()
         optimizer.step()
-        others = {name: value for name, value in net.named_parameters() if "scale_in" not in name}
-        return net.layers[0].input_scales - before, others | {"scores": scores}
+        moved = [after - value for after, value in zip(of_option(net), before, strict=True)]
+        others = {"scale_rate": "encoding", "encoding_rate": "layers"}[option]
+        same = [value for name, value in net.named_parameters() if name.startswith(others)]
+        return moved, [*same, net.layers[-1].weight, scores]
 
     moved, others = after_a_step(1.0)
     moved_farther, same = after_a_step(6.0)
-    torch.testing.assert_close(moved_farther, 6 * moved)
+    torch.testing.assert_close(moved_farther, [6 * value for value in moved])
     torch.testing.assert_close(same, others)
 
 
@@ -91,7 +104,7 @@ def test_a_periodic_encoding_is_its_formula() -> None:
 @pytest.mark.parametrize("n", [1, 64, 100])
 def test_the_cpu_kernel_of_a_periodic_encoding_equals_its_eager_form(n: int) -> None:
     torch.manual_seed(0)
-    exact = PeriodicEncoding(n_features=5, size=3).double()
+    exact = PeriodicEncoding(n_features=5, size=3, rate=4.0).double()
     exact.frequency.data.mul_(20)  # several turns
     kernel = copy.deepcopy(exact).float()
     features, weights = items(n).float(), torch.randn(n, 15)

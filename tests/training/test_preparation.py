@@ -57,7 +57,7 @@ def test_inputs_are_those_of_the_network(transforms, impute):
         "tabm(hidden=[8], members=2, share=nothing, in_list=[rank, score])",
         "tabm(hidden=[8, 4], members=1, in_list=[rank, score, ties])",
         "tabm(hidden=[8, 4], members=3, activation=silu, in_list=[score, ties])",
-        "tabm(hidden=[8, 4], members=2, in_list=[rank, score], periodic=3, scale_rate=6)",
+        "tabm(hidden=[8, 4], members=2, in_list=[rank, score], periodic=3, encoding_rate=4)",
     ],
 )
 @pytest.mark.parametrize("units", [32, 64])

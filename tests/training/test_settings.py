@@ -129,16 +129,27 @@ def test_many_items_have_a_larger_model(count, length, epochs, model):
     assert (found.schedule, found.epochs, found.patience) == ("cosine", epochs, None)
     assert (found.seed, found.loss) == (3, Settings().loss)
     assert note.startswith(f"{count * length:,} training items")
-    assert f"no GPU: model {model}, " in note
+    assert " and no GPU" in note and f": model {model}, cosine" in note
 
 
-def test_long_lists_have_no_attention():
-    lengths = np.array([1501, *[20] * 3000])
-    features, offsets = np.zeros((lengths.sum(), 1), np.float32), np.r_[0, lengths.cumsum()]
-    long = Dataset(features, np.zeros(len(features)), offsets, np.arange(3001).astype(str))
-    for list_size, model in ((None, "medium"), (100, "medium(heads=2)")):
-        found, _ = for_data(Settings(device="cpu", list_size=list_size), long, explicit={"device"})
-        assert found.model == str(models.get(model))
+@pytest.mark.parametrize(
+    ("lengths", "list_size", "model"),
+    [
+        ([1500, *[20] * 2999], None, "medium(heads=2)"),
+        ([1501, *[20] * 2999], None, "medium"),
+        ([1501, *[20] * 2999], 100, "medium"),  # validation and prediction have whole lists
+        ([40] * 3000, 20, "medium(heads=2)"),
+        ([40] * 3000, 19, "medium"),
+    ],
+)
+def test_very_long_and_short_lists_have_no_attention(lengths, list_size, model):
+    features, offsets = np.zeros((sum(lengths), 1), np.float32), np.r_[0, np.cumsum(lengths)]
+    data = Dataset(features, np.zeros(len(features)), offsets, np.arange(3000).astype(str))
+    found, (note,) = for_data(
+        Settings(device="cpu", list_size=list_size), data, explicit={"device"}
+    )
+    assert found.model == str(models.get(model))
+    assert ("model=medium is without attention" in note) == ("heads" in model)
 
 
 @pytest.mark.parametrize(

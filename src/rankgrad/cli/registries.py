@@ -85,7 +85,7 @@ def models(name: _Name = None, json: bool = False) -> None:
 
 def _show(
     registry: Registry[Any],
-    name: str | None,
+    spec: str | None,
     json: bool,
     *footer: str,
     hidden: Collection[str] = (),
@@ -94,15 +94,13 @@ def _show(
 
     Args:
         registry: of losses, metrics or models.
-        name: what to explain, a name or a spec, whose cutoff and options are ignored; None to list
-            all names.
+        spec: what to explain, a name or a spec; None to list all names. Its cutoff and options
+            count only for the model that it stands for.
         json: print JSON, which has less: no formulas, and no descriptions of options.
         *footer: lines under the table of all names.
         hidden: names that are left out of the table, but not of the JSON.
     """
-    if name is not None:
-        name = registry.parse(name).name
-    names = registry.names() if name is None else [name]
+    names = registry.names() if spec is None else [registry.parse(spec).name]
     factories = {each: registry.factory(each) for each in names if json or each not in hidden}
     if json:
         entries = [
@@ -115,8 +113,8 @@ def _show(
             for each, factory in factories.items()
         ]
         show_json(entries)
-    elif name is not None:
-        _explain(registry, name)
+    elif spec is not None:
+        _explain(registry, spec)
     else:
         rows = [
             (each, _spec_form(each, factory), _summary(factory))
@@ -126,14 +124,15 @@ def _show(
         show_table((registry.kind, "options", "what it is"), rows, footer=[*footer, hint])
 
 
-def _explain(registry: Registry[Any], name: str) -> None:
-    """Print the docstring, the entry of ``reference.toml`` and the options of a name."""
-    factory = registry.factory(name)
+def _explain(registry: Registry[Any], spec: str) -> None:
+    """Print the docstring, the entry of ``reference.toml`` and the options of a spec's name."""
+    name = registry.parse(spec).name
+    factory, reference_lines = registry.factory(name), _reference_lines(registry, name, spec)
     out = console()
     out.print(_spec_form(name, factory))
     out.print()
     out.print(_without_arguments(_documentation(factory)))
-    for line in _reference_lines(registry, name):
+    for line in reference_lines:
         out.print(line)
     descriptions = _describe_options(registry, name)
     rows = [
@@ -146,15 +145,15 @@ def _explain(registry: Registry[Any], name: str) -> None:
         show_table(("option", "default", "what it is"), rows)
 
 
-def _reference_lines(registry: Registry[Any], name: str) -> list[str]:
+def _reference_lines(registry: Registry[Any], name: str, spec: str) -> list[str]:
     """The entry of a loss or metric in ``reference.toml``, a line for each field.
 
     For a preset of models it is the spec that it stands for. There are no lines for other models,
     nor for names that a user's program registered.
     """
     if registry.kind == "model":
-        spec = str(registry.get(name))
-        return ["", f"It stands for: {spec}"] if spec.partition("(")[0] != name else []
+        full = str(registry.get(spec))
+        return ["", f"It stands for: {full}"] if full.partition("(")[0] != name else []
     cell = _grid_cell(registry, name)
     if cell:
         reference = _cell_reference(name, *cell)

@@ -252,10 +252,10 @@ def _add_encoding(
 def _add_periodic(encoding: PeriodicEncoding, graph: OnnxGraph, features: str) -> str:
     """The functions ``[items, features · size]``; matrix products have features as their batch."""
     by_feature = graph.add("Transpose", features, perm=[1, 0])
-    frequencies = float32_array(2 * math.pi * encoding.frequency)
+    frequency, weight, bias = map(float32_array, encoding.coefficients)
+    frequencies = 2 * np.float32(math.pi) * frequency
     angles = graph.add("Mul", graph.add("Unsqueeze", by_feature, np.array([-1])), frequencies)
     waves = graph.add("Concat", graph.add("Sin", angles), graph.add("Cos", angles), axis=-1)
-    weight, bias = float32_array(encoding.weight), float32_array(encoding.bias)
     functions = graph.add("Relu", _add_linear(graph, waves, weight, bias))
     by_item = graph.add("Transpose", functions, perm=[1, 0, 2])
     return graph.reshape(by_item, -1, encoding.width)

@@ -70,31 +70,45 @@ class PeriodicEncoding(nn.Module):
     Args:
         n_features: the number of features f.
         size: the number of functions of a feature.
+        rate: the factor of the learning rate of c, W and b. The parameters are these divided by it,
+            as in :class:`~rankgrad.models._perceptrons.AdaptedLinear`.
 
     >>> PeriodicEncoding(n_features=3, size=4)(torch.zeros(2, 3)).shape
     torch.Size([2, 12])
     """
 
-    def __init__(self, n_features: int, size: int) -> None:
+    def __init__(self, n_features: int, size: int, rate: float = 1.0) -> None:
         super().__init__()
-        self.n_features, self.width = n_features, n_features * size
+        self.n_features, self.width, self.rate = n_features, n_features * size, rate
         inputs = 2 * _FREQUENCIES
         frequency = FREQUENCY_DEVIATION * torch.randn(n_features, 1, _FREQUENCIES)
-        self.frequency = nn.Parameter(frequency)
-        self.weight = nn.Parameter(torch.randn(n_features, inputs, size) / math.sqrt(inputs))
+        weight = torch.randn(n_features, inputs, size) / math.sqrt(inputs)
+        self.frequency = nn.Parameter(frequency / rate)
+        self.weight = nn.Parameter(weight / rate)
         self.bias = nn.Parameter(torch.zeros(n_features, 1, size))
+
+    @property
+    def coefficients(
+        self,
+    ) -> tuple[Float[Tensor, "f 1 k"], Float[Tensor, "f 2*k s"], Float[Tensor, "f 1 s"]]:
+        """The frequencies c, weights W and biases b of all features."""
+        parameters = self.frequency, self.weight, self.bias
+        if self.rate == 1:
+            return parameters
+        frequency, weight, bias = (self.rate * parameter for parameter in parameters)
+        return frequency, weight, bias
 
     @override
     def forward(self, features: Float[Tensor, "*b f"]) -> Float[Tensor, "*b e"]:
         """The functions of all features, those of the first feature first."""
-        parameters = (self.frequency, self.weight, self.bias)
-        if all(map(cpu_kernel_applies, (features, *parameters))) and not features.requires_grad:
+        frequency, weight, bias = coefficients = self.coefficients
+        if all(map(cpu_kernel_applies, (features, *coefficients))) and not features.requires_grad:
             from rankgrad.models._periodic_kernel import PeriodicFunctions
 
-            functions: Tensor = PeriodicFunctions.apply(features.flatten(0, -2), *parameters)
+            functions: Tensor = PeriodicFunctions.apply(features.flatten(0, -2), *coefficients)
             return functions.view(*features.shape[:-1], self.width)
         by_feature = features.flatten(0, -2).mT[..., None]
-        angles = 2 * math.pi * self.frequency * by_feature
+        angles = 2 * math.pi * frequency * by_feature
         waves = torch.cat([angles.sin(), angles.cos()], -1)
-        functions = torch.baddbmm(self.bias, waves, self.weight).relu()
+        functions = torch.baddbmm(bias, waves, weight).relu()
         return functions.transpose(0, 1).reshape(*features.shape[:-1], self.width)

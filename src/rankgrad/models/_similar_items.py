@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,8 @@ from rankgrad._shapes import Float, Mask
 _HEAD_WIDTH = 24  # of the queries and values of a head
 #: Shorter queries are not scaled to unit length. PyTorch's default, 1e-12, is 0 in float16.
 MIN_NORM = 1e-6
-#: In prediction, batches are split into parts of at most so many similarities, or of a single list.
+#: In prediction at most so many similarities are in memory at a time, or those of one item on a CPU
+#: and of one list on a GPU.
 _MAX_SIMILARITIES = 1 << 25
 
 
@@ -42,8 +44,8 @@ class SimilarItems(nn.Module):
     The scales a, which all heads share, say which inputs make items similar. They are learned if
     ``rate`` is not 1, and start at 1; otherwise they are 1.
 
-    The result is equivariant: permuting a list permutes the outputs. Time and memory grow with the
-    square of the list's length.
+    The result is equivariant: permuting a list permutes the outputs. Time grows with the square of
+    a list's length, and so does memory in training.
 
     Args:
         n_inputs: the number of inputs w of an item.
@@ -60,7 +62,8 @@ class SimilarItems(nn.Module):
         super().__init__()
         size = heads * _HEAD_WIDTH
         self.heads, self.rate = heads, rate
-        self.scale = None if rate == 1 else nn.Parameter(torch.ones(n_inputs) / rate)
+        # One dimension, so without weight decay.
+        self.scale_in = None if rate == 1 else nn.Parameter(torch.ones(n_inputs) / rate)
         self.width = size + heads  # of the output: differences, then similarities
         self.hidden = nn.Sequential(nn.Linear(n_inputs, size), nn.ReLU(), nn.LayerNorm(size))
         self.query, self.value = nn.Linear(size, size), nn.Linear(size, size)
@@ -70,11 +73,11 @@ class SimilarItems(nn.Module):
     def input_weight(self) -> Float[Tensor, "s w"]:
         """The weights of the first layer, times the scales of its inputs.
 
-        There are more items than weights in a batch. And in training the gradient of the scales
-        follows from that of the weights, without one for the scaled items.
+        Weights are scaled and not items, as in
+        :class:`~rankgrad.models._perceptrons.AdaptedLinear`.
         """
         weight = self.hidden.get_parameter("0.weight")
-        return weight if self.scale is None else weight * (self.rate * self.scale)
+        return weight if self.scale_in is None else weight * (self.rate * self.scale_in)
 
     @property
     def input_bias(self) -> Float[Tensor, " s"]:
@@ -93,23 +96,46 @@ class SimilarItems(nn.Module):
         """
         if mask is None:
             mask = torch.ones(inputs.shape[:-1], dtype=torch.bool, device=inputs.device)
+        if inputs.device.type == "cpu" and not torch.compiler.is_exporting():
+            return self._attend_ragged(inputs, mask)
         items = inputs.masked_fill(~mask[..., None], 0.0)
-        exporting = torch.compiler.is_exporting()
-        if torch.is_grad_enabled() or exporting or items.dim() != 3:
-            return self._attend(items, mask)
+        if torch.is_grad_enabled() or torch.compiler.is_exporting() or items.dim() != 3:
+            return self._attend_padded(items, mask)
         n_lists = max(1, _MAX_SIMILARITIES // (self.heads * max(1, items.shape[1]) ** 2))
         parts = zip(items.split(n_lists), mask.split(n_lists), strict=True)
-        return torch.cat([self._attend(*part) for part in parts])
+        return torch.cat([self._attend_padded(*part) for part in parts])
 
-    def _attend(self, items: Float[Tensor, "*b n w"], mask: Mask) -> Float[Tensor, "*b n s"]:
-        """:meth:`forward` on items whose padding is finite."""
-        hidden = self.hidden[1:](F.linear(items, self.input_weight, self.input_bias))
-        query = F.normalize(self._split_heads(self.query(hidden)), dim=-1, eps=MIN_NORM)
-        value = self._split_heads(self.value(hidden))
-        # Copies of an item sum the same terms in another order. Prediction sums in float64, so that
-        # they get equal scores; training sums in the items' own type, which is faster.
-        if torch.is_inference_mode_enabled() or torch.compiler.is_exporting():
-            query, value = query.double(), value.double()
+    def _attend_ragged(
+        self, inputs: Float[Tensor, "*b n w"], mask: Mask
+    ) -> Float[Tensor, "*b n s"]:
+        """:meth:`forward` list by list: padding costs nothing, however unequal the lengths are."""
+        hidden, query, value = self._project(inputs[mask])
+        outputs = hidden.new_zeros(*mask.shape, self.width)
+        lengths = [n for n in mask.sum(-1).flatten().tolist() if n > 0]
+        lists = zip(query.split(lengths, -2), value.split(lengths, -2), strict=True)
+        attended = [rows for of_list in lists for rows in self._attend_list(*of_list)]
+        if attended:
+            outputs[mask] = torch.cat(attended).to(hidden.dtype)
+        return outputs
+
+    def _attend_list(
+        self, query: Float[Tensor, "h n d"], value: Float[Tensor, "h n d"]
+    ) -> Iterator[Float[Tensor, "r s"]]:
+        """The outputs for some items of a list after others; in training for all at once."""
+        n = query.shape[-2]
+        n_rows = n if torch.is_grad_enabled() else max(1, _MAX_SIMILARITIES // (self.heads * n))
+        columns = torch.arange(n)
+        for rows in columns.split(n_rows):
+            is_item_itself = rows[:, None] == columns
+            own = slice(int(rows[0]), int(rows[-1]) + 1)
+            similarity = (query[:, own] @ query.mT).masked_fill(is_item_itself, -1.0)
+            weights = (similarity * self.log_sharpness.exp()).softmax(-1)
+            difference = weights @ value - value[:, own]
+            yield _concatenate_heads(difference, similarity)
+
+    def _attend_padded(self, items: Float[Tensor, "*b n w"], mask: Mask) -> Float[Tensor, "*b n s"]:
+        """:meth:`forward` of all lists at once, on items whose padding is finite."""
+        hidden, query, value = self._project(items)
         n = items.shape[-2]
         is_item_itself = torch.eye(n, dtype=torch.bool, device=items.device)
         is_padding = ~mask[..., None, None, :] & ~is_item_itself
@@ -120,9 +146,29 @@ class SimilarItems(nn.Module):
         # A maximum over no items is an error, and exported programs take lists without items.
         if torch.compiler.is_exporting() or n == 0:
             similarity = F.pad(similarity, (0, 1), value=-1.0)
-        outputs = difference.transpose(-3, -2).flatten(-2), similarity.amax(-1).mT
-        return torch.cat(outputs, -1).to(hidden.dtype)
+        return _concatenate_heads(difference, similarity).to(hidden.dtype)
+
+    def _project(
+        self, items: Float[Tensor, "*b n w"]
+    ) -> tuple[Float[Tensor, "*b n s"], Float[Tensor, "*b h n d"], Float[Tensor, "*b h n d"]]:
+        """The z of items, and the q and v of each head."""
+        hidden = self.hidden[1:](F.linear(items, self.input_weight, self.input_bias))
+        query = F.normalize(self._split_heads(self.query(hidden)), dim=-1, eps=MIN_NORM)
+        value = self._split_heads(self.value(hidden))
+        # Copies of an item sum the same terms in another order. Prediction sums in float64, so that
+        # they get equal scores; training sums in the items' own type, which is faster.
+        if torch.is_inference_mode_enabled() or torch.compiler.is_exporting():
+            query, value = query.double(), value.double()
+        return hidden, query, value
 
     def _split_heads(self, items: Float[Tensor, "*b n s"]) -> Float[Tensor, "*b h n d"]:
         split: Tensor = items.unflatten(-1, (self.heads, -1))
         return split.transpose(-3, -2)
+
+
+def _concatenate_heads(
+    difference: Float[Tensor, "*b h r d"], similarity: Float[Tensor, "*b h r n"]
+) -> Float[Tensor, "*b r s"]:
+    """The differences of all heads, then the greatest similarity of each."""
+    outputs = difference.transpose(-3, -2).flatten(-2), similarity.amax(-1).mT
+    return torch.cat(outputs, -1)

@@ -48,8 +48,8 @@ def medium(*, heads: int = 0) -> TabM:
     was (``docs/results/simulated.md``).
 
     Args:
-        heads: as in :class:`~rankgrad.models.tabm.TabM`; memory then grows with the square of the
-            list's length.
+        heads: the number of heads of attention to similar items of the list; 0 for none. Time then
+            grows with the square of the list's length.
 
     >>> print(models.get("medium"))
     tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=[rank, score, ties], periodic=8, \
@@ -73,7 +73,7 @@ def large(*, heads: int = 0) -> TabM:
     They take in what ``medium`` does; ``large(heads=2)`` is the default for many lists.
 
     Args:
-        heads: as in ``medium``.
+        heads: the number of heads of attention to similar items of the list; 0 for none.
 
     >>> print(models.get("large"))
     tabm(hidden=[512, 256], activation=silu, dropout=0.2, in_list=[rank, score, ties], periodic=8, \

@@ -23,8 +23,9 @@ from rankgrad.models._similar_items import SimilarItems
 __all__ = ["TabM", "TabMNet"]
 
 _Sharing = Literal["adapters", "nothing"]
+_MAX_HEADS = 64  # each has 24 hidden units
 _MAX_BINS = 256  # each is another input for every feature
-_MAX_SCALE_RATE = 1000  # gradients of the scales are as much larger; Adam squares them
+_MAX_RATE = 1000  # gradients of the scales are as much larger; Adam squares them
 
 
 @models.register("tabm")
@@ -38,9 +39,9 @@ class TabM(Model):
 
         layer_m(x) = dropout(activation(s_m ∘ W (r_m ∘ x) + b_m))
 
-    Each r_m of the first layer starts as random signs, all other r_m and s_m at 1 (``scale_rate``
-    has an exception). Training minimizes the mean of the members' losses; in prediction the score
-    is the mean of the members' scores.
+    Each r_m of the first layer starts as random signs (for those of the attention see
+    ``scale_rate``), all other r_m and s_m at 1. Training minimizes the mean of the members' losses;
+    in prediction the score is the mean of the members' scores.
 
     Args:
         hidden: the sizes of the hidden layers.
@@ -69,6 +70,7 @@ class TabM(Model):
             not 1 and there are ``heads``, these scale their inputs by factors of their own, which
             learn at the same rate, and the r_m of their outputs start at 0 in place of random
             signs: the network starts as one without attention, and takes in what helps.
+        encoding_rate: the same factor for the parameters of ``periodic``.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -87,6 +89,7 @@ class TabM(Model):
     bins: int = 0
     periodic: int = 0
     scale_rate: float = 1.0
+    encoding_rate: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
@@ -96,15 +99,20 @@ class TabM(Model):
         check_rate("dropout", self.dropout)
         check_rate("input_dropout", self.input_dropout)
         object.__setattr__(self, "in_list", check_in_list("in_list", self.in_list))
-        object.__setattr__(self, "heads", check_whole("heads", self.heads, least=0))
+        heads = check_whole("heads", self.heads, least=0, most=_MAX_HEADS)
+        object.__setattr__(self, "heads", heads)
         for option in ("bins", "periodic"):
             value = check_whole(option, getattr(self, option), least=0, most=_MAX_BINS)
             object.__setattr__(self, option, value)
         if self.bins and self.periodic:
             raise ValueError("bins and periodic are two encodings of the features: set one of them")
-        check_positive("scale_rate", self.scale_rate)
-        if not 1 / _MAX_SCALE_RATE <= self.scale_rate <= _MAX_SCALE_RATE:
-            raise ValueError(f"scale_rate must lie in 0.001 to 1000, found {self.scale_rate:g}")
+        for option in ("scale_rate", "encoding_rate"):
+            rate = getattr(self, option)
+            check_positive(option, rate)
+            if not 1 / _MAX_RATE <= rate <= _MAX_RATE:
+                raise ValueError(f"{option} must lie in 0.001 to 1000, found {rate:g}")
+        if self.encoding_rate != 1 and not self.periodic:
+            raise ValueError("encoding_rate is of the encoding periodic, which is 0")
         if self.scale_rate != 1 and self.share != "adapters":
             raise ValueError("scale_rate is of the members' scales, which only share=adapters has")
         if self.scale_rate != 1 and not self.hidden:
@@ -127,18 +135,18 @@ class TabMNet(Scorer):
         self.per_item = not model.in_list and not model.heads
         width = n_features * (1 + len(model.in_list))
         self.attention: SimilarItems | None = None
-        attended = slice(width, width)  # the inputs of the first layer from the attention
+        attention_columns = slice(width, width)  # among the inputs of the first layer
         if model.heads:
             self.attention = SimilarItems(width, model.heads, model.scale_rate)
-            attended = slice(width, width + self.attention.width)
-            width = attended.stop
+            attention_columns = slice(width, width + self.attention.width)
+            width = attention_columns.stop
             self.inputs_score_alone = False
             self.capturable = False  # the attention is not tested in CUDA graphs
         self.encoding: PiecewiseLinearEncoding | PeriodicEncoding | None = None
         if model.bins:
             self.encoding = PiecewiseLinearEncoding(n_features, model.bins)
         elif model.periodic:
-            self.encoding = PeriodicEncoding(n_features, model.periodic)
+            self.encoding = PeriodicEncoding(n_features, model.periodic, model.encoding_rate)
         if self.encoding is not None:
             width += self.encoding.width
         layers: list[nn.Module] = []
@@ -150,7 +158,7 @@ class TabMNet(Scorer):
                 sizes = model.members, width, size
                 layer = AdaptedLinear(*sizes, random_signs=depth == 0, rate=rate)
                 if rate != 1:
-                    layer.scale_in.detach()[..., attended] = 0.0
+                    layer.scale_in.detach()[..., attention_columns] = 0.0
                 layers.append(layer)
             else:
                 layers.append(_MemberLinear(model.members, width, size))

@@ -73,8 +73,8 @@ class FoldedLayers:
         n_encoded, encoding = 0, network.encoding
         if encoding is not None:
             assert isinstance(encoding, PeriodicEncoding)
-            parameters = encoding.frequency, encoding.weight, encoding.bias
-            n_encoded, self._encoding = encoding.width, tuple(map(float32_array, parameters))
+            n_encoded = encoding.width
+            self._encoding = tuple(map(float32_array, encoding.coefficients))
         unencoded, encoded = np.split(weight, [len(weight) - n_encoded])
         # [1 + kinds, g, width]: the weights of features, then of each kind of in-list columns
         by_kind = unencoded.reshape(1 + len(kinds), -1, width)

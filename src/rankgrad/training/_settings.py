@@ -265,7 +265,8 @@ class Settings(TomlSettings):
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`.
     Settings of the optimizer, batches and devices do not apply to trees. If it is not set, on
     50,000 training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the
-    cosine schedule; on 3,000 lists or more with two heads of attention, medium(heads=2)."""
+    cosine schedule; on 3,000 lists or more, of 20 items or more in the mean and 1,500 at most,
+    with two heads of attention: medium(heads=2) or large(heads=2)."""
 
     metric: _Task[MetricSpec] = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -422,10 +423,8 @@ RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
 
 _ITEM_BYTES = 300_000  # the GPU memory that a training step of ``large`` takes per item
 _HEADS = 2  # of the attention
-_MIN_ATTENTION_LENGTH = 20  # items of a list in the mean; on shorter lists it was not tried
-_MAX_ATTENTION_LENGTH = (
-    1500  # items of the longest list; time and memory grow with the square of it
-)
+_MIN_MEAN_LENGTH = 20  # of lists with attention, in training; shorter lists were not tried
+_MAX_LENGTH = 1500  # of the longest list with attention, whose time grows with its square
 
 
 def for_data(
@@ -435,7 +434,7 @@ def for_data(
 
     The command line and :class:`rankgrad.Ranker` call it before they train. For few items the model
     is the default of :class:`Settings`; for many it is a larger network, with a learning rate that
-    decreases to 0.
+    decreases to 0; and for many lists, neither short nor very long, it has attention.
 
     Args:
         settings: the settings, with defaults for those that the user did not set.
@@ -463,18 +462,21 @@ for fewer)
     """
     if train.n_items < MANY_ITEMS or "model" in explicit:
         return settings, []
-    max_length = min(int(train.lengths.max()), settings.list_size or train.n_items)
-    model, reason = _large_data_model(settings, max_length)
-    long_enough = train.n_items >= _MIN_ATTENTION_LENGTH * len(train)
-    if len(train) >= ATTENTION_LISTS and long_enough and max_length <= _MAX_ATTENTION_LENGTH:
-        model, reason = f"{model}(heads={_HEADS})", f" in {len(train):,} lists{reason}"
+    # In training lists are cut to ``list_size``; in validation and prediction they are not.
+    train_lengths = train.lengths.clip(max=settings.list_size or train.n_items)
+    model, reason = _large_data_model(settings, int(train_lengths.max()))
     changes: dict[str, Any] = {"model": model}
-    choice = f"model {model}"
+    choice, smaller = f"model {model}", "model=small is for fewer"
+    has_length = train_lengths.mean() >= _MIN_MEAN_LENGTH and train.lengths.max() <= _MAX_LENGTH
+    if len(train) >= ATTENTION_LISTS and has_length:
+        changes["model"] = f"{model}(heads={_HEADS})"
+        reason += f", {len(train):,} lists"
+        choice, smaller = f"model {changes['model']}", f"model={model} is without attention"
     if not set(RULE_SETTINGS) & set(explicit):
         epochs = 20 if len(train) <= MANY_LISTS else 10
         changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
         choice += f", cosine schedule of {epochs} epochs"
-    note = f"{train.n_items:,} training items{reason}: {choice} (model=small is for fewer)"
+    note = f"{train.n_items:,} training items{reason}: {choice} ({smaller})"
     return Settings(**settings.model_dump() | changes), [note]
 
 
