@@ -105,7 +105,7 @@ def latency_of(kind: str, lists: Dataset, arguments: argparse.Namespace) -> dict
     parts = [np.array(lists.features[at : at + ITEMS], np.float32) for at in starts]
     offsets = np.array([0, ITEMS])
     rankers = {"rankgrad": default_ranker(lists)}
-    for model in ("medium", "large"):
+    for model in ("medium", "medium(heads=2)", "large"):
         settings = Settings(model=model, device="cpu")
         rankers[f"rankgrad, {model}"] = FittedRanker.new(settings, lists.features, lists.offsets)
     scorers: dict[str, Any] = {}

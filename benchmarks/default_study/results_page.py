@@ -545,6 +545,8 @@ class Found:
         shown: Counter[tuple[Any, ...]] = Counter()
         for key, own in sorted(self.trees.items(), key=lambda each: -each[1]["best_value"]):
             task = json.loads(key)
+            if task["seed"] in choices.DRAWS:
+                continue
             whole = task["lists"] == synthetic.SIZES[task["size"]][0]
             library = {"xgboost": "XGBoost"}.get(task.get("library", ""), "LightGBM")
             kind = (task["size"], task["world"], task["seed"], task["in_list"], whole, library)

@@ -32,7 +32,7 @@ SPECS = [
 ]
 PRESETS = {
     "medium": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
-    "in_list=[rank, score, ties], periodic=8, scale_rate=6.0)",
+    "in_list=[rank, score, ties], periodic=8, scale_rate=6.0, encoding_rate=6.0)",
     "large": "tabm(hidden=[512, 256], activation=silu, dropout=0.2, "
     "in_list=[rank, score, ties], periodic=8, scale_rate=6.0)",
     "medium(heads=2)": "tabm(hidden=[256, 128], members=1, dropout=0.2, "

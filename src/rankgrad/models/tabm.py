@@ -58,7 +58,7 @@ class TabM(Model):
         heads: the number of heads of attention to similar items of the list; 0 for none. How these
             differ from an item, and how similar they are, are further inputs, which all members
             share: see :mod:`rankgrad.models._similar_items`, and ``scale_rate``. A score then
-            depends on the whole list, and memory grows with the square of the list's length.
+            depends on the whole list, and time grows with the square of the list's length.
         bins: the number of bins of a piecewise linear encoding of the features, which all members
             take in beside them; 0 for none. It finds thresholds in features, as trees do, and
             overfits on few items: see :mod:`rankgrad.models._encoding`.
@@ -70,7 +70,7 @@ class TabM(Model):
             not 1 and there are ``heads``, these scale their inputs by factors of their own, which
             learn at the same rate, and the r_m of their outputs start at 0 in place of random
             signs: the network starts as one without attention, and takes in what helps.
-        encoding_rate: the same factor for the parameters of ``periodic``.
+        encoding_rate: the factor of the learning rate of the parameters of ``periodic``, likewise.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
