@@ -5,7 +5,7 @@ Everything is compared with one configuration, :data:`BASE`, in one thing at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -442,16 +442,10 @@ def best_encoding(task: Task, results: Results) -> str | None:
 
     It has the highest mean over both worlds, on few lists and at medium size.
     """
-    return _best_options(task, results, ENCODINGS, encoded_by)
-
-
-def _best_options(
-    task: Task, results: Results, choice: Iterable[str], variant: Callable[[Task, str], Task]
-) -> str | None:
     data = [replace(own, world=world) for own in (FEW, MEDIUM) for world in WORLDS]
     means: dict[str, float] = {}
-    for options in choice:
-        found = [results.get(variant(replace(task, data=own), options).key) for own in data]
+    for options in ENCODINGS:
+        found = [results.get(encoded_by(replace(task, data=own), options).key) for own in data]
         if not all(found):
             return None
         means[options] = sum(each["best_value"] for each in found if each)
@@ -533,11 +527,6 @@ def other_attentions() -> Iterable[Task]:
                 yield attention_variant(one, "heads=8, attention_rate=6.0")
                 yield attention_variant(large, "heads=8, attention_rate=20.0")
                 yield replace(scaled, changes=(("batch_size", 16),))
-
-
-def best_attention(task: Task, results: Results) -> str | None:
-    """The attention that is best on validation lists, as in :func:`best_encoding`."""
-    return _best_options(task, results, ATTENTIONS[task], attention_variant)
 
 
 def medium_variants(world: str) -> dict[str, Task]:

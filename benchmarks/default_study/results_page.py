@@ -274,7 +274,10 @@ class Found:
             values = np.concatenate(draws, -1)
             cells = [f"**{len(draws)} draws, {world}**", "", f"{values[1].mean():.4f} (the better)"]
             cells += ["by the rules: `medium`", "", f"{values[0].mean():.4f}", ""]
-            lines.append(_row([*cells, *_difference(values)]))
+            difference, p = _difference(values)
+            means = np.stack([each.mean(-1) for each in draws], -1)  # [2, draws]
+            by_draw = _difference(means)[1]
+            lines.append(_row([*cells, difference, f"{p}; by draw {by_draw}"]))
         return "\n".join(lines)
 
     def together(self, runs: Runs) -> str:

@@ -43,10 +43,9 @@ def medium(*, heads: int = 0) -> TabM:
     """The default for many items without a GPU: one perceptron of 256 and 128 hidden units.
 
     It also takes in ties within the list and a periodic encoding of the features, and scales its
-    inputs by factors. The factors learn fast, and on few lists so does the encoding. With two heads
-    of attention to similar items, ``medium(heads=2)``, it is the default for many lists; there the
-    encoding learns as other weights do. Chosen on simulated data, as ``large`` was
-    (``docs/results/simulated.md``).
+    inputs by factors that learn fast. With two heads of attention to similar items,
+    ``medium(heads=2)``, it is the default for many lists; without them its encoding learns fast,
+    too. Chosen on simulated data, as ``large`` was (``docs/results/simulated.md``).
 
     Args:
         heads: the number of heads of attention to similar items of the list; 0 for none. Time then
