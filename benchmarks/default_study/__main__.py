@@ -28,7 +28,9 @@ _RESULTS = Path(__file__).parents[1] / "results"
 _TASKS = {
     "all": lambda choices: choices.tasks,
     "encodings": lambda choices: choices.encoding_tasks,
-    "attention": lambda choices: lambda _: list(choices.library_attention()),
+    "attention": lambda choices: lambda _: [*choices.attention_tasks(), *choices.table()],
+    "decay": lambda choices: lambda _: [*choices.decay_tasks(), *choices.table()],
+    "regularized": lambda choices: lambda _: list(choices.regularized_tasks()),
     "timed": lambda choices: lambda _: list(choices.timed()),
 }
 
@@ -48,7 +50,7 @@ def main() -> None:
             workers=args.workers,
             changes={},
             tasks=_TASKS[args.tasks](choices),
-            first=(choices.MEDIUM, choices.NEW),
+            first=(choices.MEDIUM, choices.POINTWISE),
         )
     elif args.command == "trees":
         import trees

@@ -566,6 +566,120 @@ def encoding_rates() -> Iterable[Task]:
         yield encoded_by(own, f"{ENCODING}, heads=2, encoding_rate=6.0")
 
 
+def attention_options(world: str) -> dict[str, Task]:
+    """Variants of ``medium(heads=2)`` at medium size by their names, the first as it is."""
+    one = replace(ONE, data=replace(MEDIUM, world=world))
+    base = encoded_by(one, f"{ENCODING}, heads=2")
+
+    def other(old: str, new: str) -> Task:
+        return replace(base, model=base.model.replace(old, new))
+
+    def rate(factor: float, **changes: Any) -> Task:
+        own = encoded_by(one, f"{ENCODING}, heads=2, encoding_rate={factor}")
+        return replace(own, changes=tuple(changes.items()))
+
+    found = {"as it is": base}
+    found |= {f"`encoding_rate={factor}`": rate(factor) for factor in (6.0, 3.0, 12.0)}
+    for name, value in (
+        ("learning_rate", 0.006),
+        ("epochs", 40),
+        ("batch_size", 16),
+        ("batch_size", 64),
+        ("weight_decay", 0.1),
+    ):
+        found[f"{name} {value}"] = replace(base, changes=((name, value),))
+    found["`encoding_rate=6.0`, epochs 40"] = rate(6.0, epochs=40)
+    for old, new in (
+        ("dropout=0.2", "dropout=0.1"),
+        ("dropout=0.2", "dropout=0.0"),
+        ("hidden=[256, 128]", "hidden=[512, 256]"),
+        ("hidden=[256, 128]", "hidden=[256, 128, 64]"),
+        ("members=1", "members=4"),
+        ("scale_rate=6.0", "scale_rate=15.0"),
+        ("periodic=8", "periodic=16"),
+    ):
+        found[f"`{new}`"] = other(old, new)
+    found["`activation=silu`"] = encoded_by(one, f"{ENCODING}, heads=2, activation=silu")
+    found["`level_likelihood`"] = replace(base, losses=(LEVEL,))
+    return found
+
+
+def attention_tasks() -> Iterable[Task]:
+    """These variants in both worlds, the first one with three seeds, then ``large(heads=2)``."""
+    by_world = [attention_options(world) for world in WORLDS]
+    for name in by_world[0]:
+        yield from (options[name] for options in by_world)
+    for seed in SEEDS[1:3]:
+        yield from (replace(options["as it is"], seed=seed) for options in by_world)
+    for rate in ("", ", encoding_rate=6.0"):
+        for world in WORLDS:
+            large = replace(LARGE, data=replace(MEDIUM, world=world))
+            yield encoded_by(large, f"{ENCODING}, heads=2{rate}")
+
+
+#: Changes of settings, and of options of the network, that are tried beside weight decay.
+DECAYS = (0.01, 0.03, 0.1, 0.2, 0.3, 1.0)
+
+
+def decay_options(world: str) -> dict[str, Task]:
+    """Variants of ``medium`` at medium size with weight decay, by their names."""
+    one = encoded_by(replace(ONE, data=replace(MEDIUM, world=world)), ENCODING)
+
+    def changed(**changes: Any) -> Task:
+        return replace(one, changes=tuple(changes.items()))
+
+    found = {f"weight_decay {decay}": changed(weight_decay=decay) for decay in DECAYS}
+    for decay in (0.1, 0.3):
+        own = changed(weight_decay=decay)
+        for name, value in (("learning_rate", 0.006), ("learning_rate", 0.01), ("epochs", 40)):
+            found[f"weight_decay {decay}, {name} {value}"] = changed(
+                weight_decay=decay, **{name: value}
+            )
+        model = own.model.replace("dropout=0.2", "dropout=0.1")
+        found[f"weight_decay {decay}, `dropout=0.1`"] = replace(own, model=model)
+        model = f"{own.model[:-1]}, encoding_rate=6.0)"
+        found[f"weight_decay {decay}, `encoding_rate=6.0`"] = replace(own, model=model)
+    return found
+
+
+def decay_tasks() -> Iterable[Task]:
+    """These variants in both worlds, then some with attention."""
+    by_world = [decay_options(world) for world in WORLDS[::-1]]
+    for name in by_world[0]:
+        yield from (options[name] for options in by_world)
+    for task, decay in ((LARGE, 0.1), (ONE, 0.3), (LARGE, 0.3), (LARGE, None)):
+        for world in WORLDS[::-1]:
+            own = replace(task, data=replace(MEDIUM, world=world))
+            changes = (("weight_decay", decay),) if decay else ()
+            yield replace(encoded_by(own, f"{ENCODING}, heads=2"), changes=changes)
+
+
+#: Queries on which nothing had been trained before weight decay was chosen.
+LAST_NEW = replace(MEDIUM, seed=13)
+
+
+def regularized(task: Task, dropout: float = 0.1, decay: float = 0.3) -> Task:
+    """A task with another rate of dropout, and weight decay."""
+    model = task.model.replace("dropout=0.2", f"dropout={dropout}")
+    return replace(task, model=model, changes=(("weight_decay", decay), *task.changes))
+
+
+def regularized_tasks() -> Iterable[Task]:
+    """The defaults on many lists with weight decay, also on queries not used before, and others."""
+    large, one = (encoded_by(task, f"{ENCODING}, heads=2") for task in (LARGE, ONE))
+    for task in (large, one):
+        for data in (MEDIUM, LAST_NEW):
+            for world in WORLDS[::-1]:
+                yield regularized(replace(task, data=replace(data, world=world)))
+    for world in WORLDS[::-1]:
+        own = replace(large, data=replace(MEDIUM, world=world))
+        yield regularized(own, dropout=0.2)
+        yield own
+    for world in WORLDS:
+        own = replace(large, data=replace(WEB30K, world=world), recipe="short")
+        yield regularized(own, decay=0.2)
+
+
 def table() -> Iterable[Task]:
     """Losses of every kind with the default's network and the context-aware one, then seeds."""
     at_web30k = replace(LARGE, data=WEB30K, recipe="short")
@@ -597,6 +711,7 @@ def tasks(results: Results) -> list[Task]:
     task = chosen(results)
     found = [
         *library_attention(),
+        *attention_tasks(),
         *encoded_attention(),
         *other_attentions(),
         *encoding_rates(),

@@ -30,7 +30,7 @@ from data import Data
 from plan import SOFTMAX, Task
 from pool import read_results
 from train import decode
-from trees import Trees
+from trees import Trees, read_trees
 
 from rankgrad.data import synthetic
 from rankgrad.metrics import evaluate
@@ -132,14 +132,6 @@ def write(results: Path, path: Path) -> None:
         tree_runs=len(found.trees),
     )
     path.write_text(text, encoding="utf-8")
-
-
-def read_trees(path: Path) -> dict[str, Any]:
-    """Results of trees by task."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file.read().splitlines()]
-    return {line.pop("task"): line for line in lines}
 
 
 def pack_trees(paths: Iterable[Path], path: Path) -> None:

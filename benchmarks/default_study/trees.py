@@ -6,6 +6,7 @@ all lists, and the best of these on validation lists is the one that counts.
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Mapping
@@ -95,7 +96,7 @@ def run(
     deadline = time.monotonic() + seconds
     done = {}
     for path in (output, *previous):
-        done |= read(path)
+        done |= read_trees(path)
     torch.set_num_threads(threads)
     splits = {part: features(which, part) for part in PARTS}
     count = len(splits["train"])
@@ -123,11 +124,14 @@ def run(
             print(f"{key}: {shown}, {found['trees']} trees, {found['seconds']} s", flush=True)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_trees(path: Path) -> dict[str, Any]:
     """Results by task; a line that was not written to its end is passed over."""
     found = {}
     if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
+        open_file = gzip.open if path.suffix == ".gz" else open
+        with open_file(path, "rt", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        for line in lines:
             try:
                 own = json.loads(line)
             except json.JSONDecodeError:

@@ -21,6 +21,7 @@ from rankgrad.models._in_list import in_list_columns
 from rankgrad.training import Settings
 
 PARTS = ("train", "vali", "test")
+_GENEROSITY = 0.56  # the deviation of the shift of a query's judgments
 _ITEMS = 1 << 17  # how many items are transformed at a time
 
 
@@ -90,7 +91,9 @@ class Data:
         if self.length:
             dataset = _cut(dataset, self.length, random)
         lengths = np.diff(dataset.offsets)
-        generosity = 0.56 * random.standard_normal(len(lengths))  # of the judge of each query
+        generosity = _GENEROSITY * random.standard_normal(
+            len(lengths)
+        )  # of the judge of each query
         judgments = synthetic.oracle(dataset) + np.repeat(generosity, lengths) + self.shift
         judgments += self.noise * synthetic._NOISE * random.standard_normal(dataset.n_items)
         labels = np.searchsorted(synthetic._THRESHOLDS, judgments).astype(np.float32)
@@ -200,6 +203,16 @@ def _write_inputs(
         padded[device_mask] = values
         columns = torch.cat([padded, *in_list_columns(padded, device_mask, in_list)], -1)
         inputs[rows[mask]] = columns[device_mask].cpu().numpy()
+
+
+def expected_gains(utility: np.ndarray, world: str) -> np.ndarray:
+    """The mean of 2^label - 1 over judges and their noise, for items of a utility ``[N]``."""
+    pointwise = world == "pointwise"
+    thresholds = synthetic._POINTWISE_THRESHOLDS if pointwise else synthetic._THRESHOLDS
+    deviation = math.hypot(_GENEROSITY, synthetic._NOISE)
+    # The label passes a threshold t with probability Φ((u - t) / deviation).
+    margins = torch.from_numpy(utility[:, None] - thresholds) / deviation
+    return (torch.special.ndtr(margins) @ (2.0 ** torch.arange(len(thresholds)).double())).numpy()
 
 
 def load(folder: Path, part: str, lists: int | None = None) -> Dataset:

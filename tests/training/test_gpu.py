@@ -94,6 +94,9 @@ GRAPHS = {
         "loss": "neural_ndcg",
         "list_size": 6,
     },
+    "attention": {
+        "model": "tabm(hidden=[8], members=4, in_list=[rank], heads=2, periodic=2, scale_rate=6.0)"
+    },
     "shuffled": {"model": "mlp(hidden=[8])", "loss": "listmle", "clip": 0.1, "average": 0.9},
     "half": {"model": "mlp(hidden=[8])", "loss": "approx_ndcg", "precision": "bf16-mixed"},
     "mapped": {"model": "smoothi", "loss": "smoothi_ndcg", "memory": 0, "optimizer": "adagrad"},

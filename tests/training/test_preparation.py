@@ -58,6 +58,7 @@ def test_inputs_are_those_of_the_network(transforms, impute):
         "tabm(hidden=[8, 4], members=1, in_list=[rank, score, ties])",
         "tabm(hidden=[8, 4], members=3, activation=silu, in_list=[score, ties])",
         "tabm(hidden=[8, 4], members=2, in_list=[rank, score], periodic=3, encoding_rate=4)",
+        "tabm(hidden=[8, 4], members=2, in_list=[rank, score], heads=2, periodic=3)",
     ],
 )
 @pytest.mark.parametrize("units", [32, 64])
@@ -98,10 +99,11 @@ def test_folded_layers_are_called_by_several_threads():
         assert all(map(np.array_equal, found, expected))
 
 
-def test_equal_items_of_an_encoded_feature_get_equal_scores():
+@pytest.mark.parametrize("heads", [0, 2])
+def test_equal_items_of_an_encoded_feature_get_equal_scores(heads):
     """Wherever they are in a list, which is longer than the encoding's blocks of items."""
     features, offsets = uneven_lists()
-    model = "tabm(hidden=[8, 4], members=2, in_list=[rank, score], periodic=3)"
+    model = f"tabm(hidden=[8, 4], members=2, in_list=[rank, score], heads={heads}, periodic=3)"
     ranker = FittedRanker.new(Settings(model=model), features, offsets)
     ranker.network.eval()
     prepare, layers = Preparation.of(ranker), FoldedLayers(ranker.network)
@@ -115,7 +117,7 @@ def test_large_weights_are_not_folded():
     wide = "tabm(hidden=[512, 256], members=16, in_list=[rank, score, ties])"
     assert not FoldedLayers.fits(models.get(wide).build(n_features=136))
     assert FoldedLayers.fits(models.get(wide.replace("16", "1")).build(n_features=136))
-    others = "in_list=[rank]", "hidden=[], in_list=[score]", "in_list=[score], heads=2"
+    others = "in_list=[rank]", "hidden=[], in_list=[score]"
     for other in (*others, "in_list=[score], bins=2", "in_list=[score], periodic=17"):
         assert not FoldedLayers.fits(models.get(f"tabm({other})").build(n_features=4))
     assert FoldedLayers.fits(models.get("tabm(in_list=[score], periodic=16)").build(n_features=4))
@@ -281,19 +283,26 @@ def test_rankers_on_other_devices(monkeypatch):
         ranker.to("meta").predict(features)
 
 
-@pytest.mark.parametrize("scaled", ["", ", periodic=2, scale_rate=6.0"])
-def test_networks_with_attention_are_left_to_pytorch_and_onnxruntime(scaled):
+@pytest.mark.parametrize(
+    "options", ["in_list=[rank, score]", "in_list=[score], periodic=2, scale_rate=6.0", "bins=2"]
+)
+def test_networks_with_attention_score_list_by_list(options):
+    """By compiled layers where there are scores in the list, else by those of onnxruntime."""
     features, offsets = uneven_lists()
     offsets = np.array([0, 0, 1, *range(31, 120, 11)])  # without items, of one item, and longer
     features = features[: offsets[-1]]
-    model = f"tabm(hidden=[8], members=2, in_list=[rank, score], heads=2{scaled})"
+    model = f"tabm(hidden=[8], members=2, heads=2, {options})"
     settings = Settings(model=model, transforms=("standardize", "impute(fill=median)"))
     ranker = FittedRanker.new(settings, features, offsets)
-    assert Preparation.of(ranker) is None and not FoldedLayers.fits(ranker.network)
     torch.nn.init.normal_(ranker.network.layers[0].scale_in, std=0.3)  # some start at 0
     scores = ranker.predict(features, offsets)
     served = ServedRanker.of(ranker, "a")
     assert served.runtime == "onnxruntime" and not served.per_item
+    assert FoldedLayers.fits(ranker.network) == ("score" in options)
+    run = session(to_onnx(ranker)).run
+    for start, stop in pairwise(offsets):
+        whole = run(["scores"], {"features": features[None, start:stop]})[0][0]
+        np.testing.assert_allclose(whole, scores[start:stop], atol=1e-5)
     np.testing.assert_allclose(served.score(features, offsets), scores, atol=1e-5)
     for start, stop in pairwise(offsets):
         items, expected = features[start:stop], scores[start:stop]

@@ -12,7 +12,7 @@ import numpy as np
 
 from rankgrad.data._dataset import names_of_features
 from rankgrad.export._onnx_graph import OnnxGraph, Shape
-from rankgrad.export._onnx_networks import add_layers, add_members, add_network
+from rankgrad.export._onnx_networks import add_input_scores, add_layers, add_members, add_network
 from rankgrad.export._onnx_transforms import add_transform
 from rankgrad.extras import load
 from rankgrad.models.mlp import MLPNet
@@ -72,17 +72,23 @@ def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
     """The ONNX file of a network's layers alone, without transforms and in-list features.
 
     Args:
-        network: the network, whose layers score each item by its inputs alone.
+        network: the network.
         width: the number of inputs of the layers.
 
     Returns:
         A file with the input ``inputs`` ``[items, width]``, the output ``scores`` ``[items, 1]``.
+        If the network has attention, the items are those of one list.
     """
     graph = OnnxGraph()
     if isinstance(network, MLPNet):
         scores = add_layers(network.layers, graph, "inputs")
-    else:
+    elif network.attention is None:
         scores = add_members(network, graph, "inputs")
+    else:
+        one_list = graph.add("Unsqueeze", "inputs", np.array([0]))
+        shape = graph.add("Shape", one_list, start=0, end=2)
+        mask = graph.add("Expand", np.ones((1, 1), bool), shape)
+        scores = add_input_scores(network, graph, one_list, mask)
     inputs: dict[str, Shape] = {"inputs": ["items", width]}
     return graph.model(graph.reshape(scores, -1, 1), inputs, ["items", 1], {})
 

@@ -92,10 +92,7 @@ def _(network: TabMNet, graph: OnnxGraph, values: str, mask: str) -> str:
     adders = {"rank": _add_list_ranks, "score": _add_list_scores, "ties": _add_list_ties}
     inputs = [values, *(adders[kind](graph, values, mask) for kind in network.in_list)]
     joined = graph.add("Concat", *inputs, axis=-1) if len(inputs) > 1 else values
-    if network.attention is not None:
-        attended = _add_similar_items(network.attention, graph, joined, mask)
-        joined = graph.add("Concat", joined, attended, axis=-1)
-    return graph.reshape_as(add_members(network, graph, _flatten_items(graph, joined)), mask)
+    return graph.reshape_as(add_input_scores(network, graph, joined, mask), mask)
 
 
 @add_network.register
@@ -175,6 +172,17 @@ def member_layers(network: TabMNet) -> list[MemberLayer]:
             weight = layer.input_scales.mT * weight.mT * layer.scale_out
         layers.append((float32_array(weight), float32_array(parameters["bias"])))
     return layers
+
+
+def add_input_scores(network: TabMNet, graph: OnnxGraph, inputs: str, mask: str) -> str:
+    """The scores ``[lists · items, 1]``, means over members, of inputs ``[lists, items, w]``."""
+    if network.attention is not None:
+        weight, bias = input_layer(network.attention)
+        real = graph.add("Unsqueeze", mask, np.array([-1]))
+        hidden = _add_linear(graph, graph.add("Where", real, inputs, 0.0), weight, bias)
+        attended = add_similar_items(network.attention, graph, hidden, mask)
+        inputs = graph.add("Concat", inputs, attended, axis=-1)
+    return add_members(network, graph, _flatten_items(graph, inputs))
 
 
 def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
@@ -335,18 +343,21 @@ def _add_lengths(graph: OnnxGraph, mask: str) -> str:
     return graph.add("Unsqueeze", graph.add("Max", count, 1.0), np.array([-1]))
 
 
-def _add_similar_items(layer: SimilarItems, graph: OnnxGraph, inputs: str, mask: str) -> str:
+def input_layer(layer: SimilarItems) -> tuple[np.ndarray, np.ndarray]:
+    """The weights ``[w, size]`` and the bias ``[size]`` of the first layer of the attention."""
+    return float32_array(layer.input_weight).T, float32_array(layer.input_bias)
+
+
+def add_similar_items(layer: SimilarItems, graph: OnnxGraph, hidden: str, mask: str) -> str:
     """Add :class:`~rankgrad.models._similar_items.SimilarItems`, ``[lists, items, layer.width]``.
 
     Args:
         layer: the layer.
         graph: the graph that nodes are added to.
-        inputs: ``[lists, items, w]``; padding may have any values.
+        hidden: ``[lists, items, size]``, the outputs of :func:`input_layer`, finite on padding.
         mask: ``[lists, items]``.
     """
-    real, size = graph.add("Unsqueeze", mask, np.array([-1])), layer.value.out_features
-    weight, bias = float32_array(layer.input_weight), float32_array(layer.input_bias)
-    hidden = _add_linear(graph, graph.add("Where", real, inputs, 0.0), weight.T, bias)
+    size = layer.value.out_features
     hidden = add_layers(nn.Sequential(*list(layer.hidden)[1:]), graph, hidden)
 
     def add_heads(linear: nn.Module) -> str:  # [lists, heads, items, d]

@@ -141,7 +141,6 @@ class TabMNet(Scorer):
             attention_columns = slice(width, width + self.attention.width)
             width = attention_columns.stop
             self.inputs_score_alone = False
-            self.capturable = False  # the attention is not tested in CUDA graphs
         self.encoding: PiecewiseLinearEncoding | PeriodicEncoding | None = None
         if model.bins:
             self.encoding = PiecewiseLinearEncoding(n_features, model.bins)

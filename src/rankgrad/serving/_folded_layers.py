@@ -29,11 +29,18 @@ from torch import nn
 from rankgrad._compilation import compile_cached
 from rankgrad.data._preparation_kernel import Entries
 from rankgrad.export._onnx_format import session
-from rankgrad.export._onnx_graph import OnnxGraph
-from rankgrad.export._onnx_networks import add_after_first, member_layers, side_by_side
+from rankgrad.export._onnx_graph import OnnxGraph, Shape
+from rankgrad.export._onnx_networks import (
+    add_after_first,
+    add_similar_items,
+    input_layer,
+    member_layers,
+    side_by_side,
+)
 from rankgrad.export._onnx_transforms import float32_array
 from rankgrad.models._encoding import PeriodicEncoding, PiecewiseLinearEncoding
 from rankgrad.models._periodic_kernel import encode_entries
+from rankgrad.models._similar_items import SimilarItems
 from rankgrad.models.tabm import TabMNet
 
 _MAX_WEIGHTS = 1 << 20  # a larger first layer is faster as one matrix product of all lists
@@ -55,8 +62,9 @@ class FoldedLayers:
     items of a list, so the first layer needs no columns for scores. If y is the value that many
     items have, as in :class:`~rankgrad.data._preparation_kernel.Entries`, only the other items are
     multiplied. The functions of a periodic encoding are inputs of the same kind: most features
-    have one value for many items, and so have their functions. The layers after the first run in
-    onnxruntime.
+    have one value for many items, and so have their functions. The first layer of the attention, if
+    there is one, has the same inputs but for the functions, and is computed with it. What follows
+    the first layers runs in onnxruntime.
 
     Args:
         network: a :class:`~rankgrad.models.tabm.TabMNet` with in-list scores among its inputs.
@@ -68,7 +76,6 @@ class FoldedLayers:
         first = layers[0]
         assert isinstance(first, tuple)
         weight, self._bias = side_by_side(*first)
-        width = len(self._bias)
         self._encoding: tuple[np.ndarray, ...] = ()
         n_encoded, encoding = 0, network.encoding
         if encoding is not None:
@@ -76,6 +83,16 @@ class FoldedLayers:
             n_encoded = encoding.width
             self._encoding = tuple(map(float32_array, encoding.coefficients))
         unencoded, encoded = np.split(weight, [len(weight) - n_encoded])
+        graph, hidden = OnnxGraph(), "hidden"
+        self._attends = network.attention is not None
+        if network.attention is not None:
+            unencoded, attended = np.split(unencoded, [len(unencoded) - network.attention.width])
+            hidden = _add_attended(network.attention, attended, graph, hidden)
+            own_weight, own_bias = input_layer(network.attention)
+            unencoded = np.concatenate([unencoded, own_weight], 1)
+            encoded = np.pad(encoded, [(0, 0), (0, len(own_bias))])
+            self._bias = np.concatenate([self._bias, own_bias])
+        width = len(self._bias)
         # [1 + kinds, g, width]: the weights of features, then of each kind of in-list columns
         by_kind = unencoded.reshape(1 + len(kinds), -1, width)
         functions = encoded.reshape(by_kind.shape[1], -1, width).transpose(1, 0, 2)
@@ -92,17 +109,19 @@ class FoldedLayers:
         self._sizes = tuple(range(len(by_kind) - 1)), tuple(range(_UNITS // _LANES))
         # Pairs (tile, hidden) of buffers for _first_layer that no call is using.
         self._free_buffers: list[tuple[np.ndarray, np.ndarray]] = []
-        graph = OnnxGraph()
-        scores = add_after_first(layers, graph, "hidden")
-        content = graph.model(scores, {"hidden": ["items", width]}, ["items", 1], {})
+        scores = add_after_first(layers, graph, hidden)
+        inputs: dict[str, Shape] = {"hidden": ["items", width]}
+        if self._attends:
+            inputs["mask"] = ["lists", "items_of_mask"]
+        content = graph.model(scores, inputs, ["items", 1], {})
         self._run = session(content, threads, prepack=False).run
 
     @staticmethod
     def fits(network: nn.Module) -> bool:
-        """Whether a network has in-list scores, no inputs of other kinds, and not many weights."""
+        """Whether a network has in-list scores, no ramps, and not many weights."""
         if not isinstance(network, TabMNet) or "score" not in network.in_list:
             return False
-        if network.attention is not None or isinstance(network.encoding, PiecewiseLinearEncoding):
+        if isinstance(network.encoding, PiecewiseLinearEncoding):
             return False
         if network.encoding is not None and network.encoding.weight.shape[-1] > _MAX_FUNCTIONS:
             return False
@@ -118,7 +137,10 @@ class FoldedLayers:
         if self._encoding:
             encode_entries(entries.values, entries.counts, *self._encoding)
         _first_layer(entries, self._weight, self._bias, self._sizes, n, tile, hidden)
-        scores: np.ndarray = self._run(["scores"], {"hidden": hidden})[0][:n, 0]
+        inputs = {"hidden": hidden}
+        if self._attends:
+            inputs["mask"] = np.arange(rows)[None] < n
+        scores: np.ndarray = self._run(["scores"], inputs)[0][:n, 0]
         if rows <= _ROWS:
             self._free_buffers.append(buffers)
         return scores
@@ -132,6 +154,26 @@ class FoldedLayers:
                 pass
         size = max(rows, _ROWS)
         return _aligned((1 + size, _UNITS)), np.empty((size, len(self._bias)), np.float32)
+
+
+def _add_attended(
+    attention: SimilarItems, weight: np.ndarray, graph: OnnxGraph, hidden: str
+) -> str:
+    """The outputs of the members' first layers, ``[items, members · out]``, of one list.
+
+    Args:
+        attention: the attention.
+        weight: ``[attention.width, members · out]``, of its outputs in these layers.
+        graph: the graph that nodes are added to, with the input ``mask``, ``[1, items]``.
+        hidden: what other inputs add to these outputs, then the outputs of the attention's first
+            layer.
+    """
+    sizes = np.array([weight.shape[1], len(attention.input_bias)])
+    own, attending = graph.add_several("Split", 2, hidden, sizes, axis=-1)
+    one_list = graph.add("Unsqueeze", attending, np.array([0]))
+    attended = add_similar_items(attention, graph, one_list, "mask")
+    product = graph.add("MatMul", graph.add("Squeeze", attended, np.array([0])), weight)
+    return graph.add("Add", own, product)
 
 
 def _aligned(shape: Sequence[int]) -> np.ndarray:

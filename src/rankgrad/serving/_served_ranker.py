@@ -166,18 +166,32 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
 def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
     """A function that scores flat lists: ``prepare`` computes the inputs of the network's layers.
 
-    Long lists go through :class:`FoldedLayers`, one list at a time, where the network allows it.
+    Long lists go through :class:`FoldedLayers`, where the network allows it. They are scored one at
+    a time, and so are all lists if the network has attention.
     """
     run = session(layers_to_onnx(network, prepare.width), threads).run
     folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
+    attends = getattr(network, "attention", None) is not None
+
+    def score_inputs(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        scores: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
+        return scores
+
+    def score_list(items: np.ndarray) -> np.ndarray:
+        if folded is not None:
+            return folded(prepare.entries(items), len(items))
+        return score_inputs(items, np.array([0, len(items)]))
 
     def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        if folded is not None and len(items) >= _FOLDED_LENGTH * (len(offsets) - 1):
-            if len(offsets) == 2:
-                return folded(prepare.entries(items), len(items))
-            parts = (items[start:stop] for start, stop in pairwise(offsets) if start < stop)
-            return np.concatenate([folded(prepare.entries(part), len(part)) for part in parts])
-        scores: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
+        is_folded = folded is not None and len(items) >= _FOLDED_LENGTH * (len(offsets) - 1)
+        if not attends and not is_folded:
+            return score_inputs(items, offsets)
+        if len(offsets) == 2:
+            return score_list(items)
+        scores = np.empty(len(items), np.float32)
+        for start, stop in pairwise(offsets):
+            if start < stop:
+                scores[start:stop] = score_list(items[start:stop])
         return scores
 
     return score

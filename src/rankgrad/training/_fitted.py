@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -223,7 +224,12 @@ class FittedRanker:
                 # rows is not a multiple of 8. With padding it is one, and equal items get equal
                 # scores.
                 inputs = nn.functional.pad(inputs, (0, 0, 0, -len(inputs) % 8))
-            scores[start:stop] = network.score_inputs(inputs, None)[: stop - start].numpy()
+            if self.per_item or network.inputs_score_alone:
+                scores[start:stop] = network.score_inputs(inputs, None)[: stop - start].numpy()
+            else:  # an item's score depends on the inputs of its list
+                for begin, end in pairwise(offsets[first : last + 1] - start):
+                    of_list = network.score_inputs(inputs[begin:end], None)
+                    scores[start + begin : start + end] = of_list.numpy()
             first = last
         return scores
 

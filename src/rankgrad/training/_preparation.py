@@ -58,8 +58,6 @@ class Preparation:
         network, pipeline = ranker.network, ranker.transform
         if type(network) not in (MLPNet, TabMNet) or not isinstance(pipeline, transforms.Pipeline):
             return None
-        if not network.per_item and not network.inputs_score_alone:
-            return None  # the items of all lists are scored together
         tables = _tables(ranker.n_features, pipeline.steps)
         if tables is None:
             return None
