@@ -28,9 +28,8 @@ _RESULTS = Path(__file__).parents[1] / "results"
 _TASKS = {
     "all": lambda choices: choices.tasks,
     "encodings": lambda choices: choices.encoding_tasks,
-    "attention": lambda choices: lambda _: [*choices.attention_tasks(), *choices.table()],
-    "decay": lambda choices: lambda _: [*choices.decay_tasks(), *choices.table()],
-    "regularized": lambda choices: lambda _: list(choices.regularized_tasks()),
+    "attention": lambda choices: lambda _: list(choices.attention_tasks()),
+    "decay": lambda choices: lambda _: list(choices.decay_tasks()),
     "timed": lambda choices: lambda _: list(choices.timed()),
 }
 

@@ -566,6 +566,12 @@ def encoding_rates() -> Iterable[Task]:
         yield encoded_by(own, f"{ENCODING}, heads=2, encoding_rate=6.0")
 
 
+def decayed(task: Task, decay: float, **changes: Any) -> Task:
+    """A task with weight decay of all parameters, as the library's was when these ran."""
+    settings = tuple({"weight_decay": decay, **changes}.items())
+    return replace(task, model=f"decayed_{task.model}", changes=settings)
+
+
 def attention_options(world: str) -> dict[str, Task]:
     """Variants of ``medium(heads=2)`` at medium size by their names, the first as it is."""
     one = replace(ONE, data=replace(MEDIUM, world=world))
@@ -585,9 +591,9 @@ def attention_options(world: str) -> dict[str, Task]:
         ("epochs", 40),
         ("batch_size", 16),
         ("batch_size", 64),
-        ("weight_decay", 0.1),
     ):
         found[f"{name} {value}"] = replace(base, changes=((name, value),))
+    found["weight_decay 0.1"] = decayed(base, 0.1)
     found["`encoding_rate=6.0`, epochs 40"] = rate(6.0, epochs=40)
     for old, new in (
         ("dropout=0.2", "dropout=0.1"),
@@ -617,67 +623,80 @@ def attention_tasks() -> Iterable[Task]:
             yield encoded_by(large, f"{ENCODING}, heads=2{rate}")
 
 
-#: Changes of settings, and of options of the network, that are tried beside weight decay.
 DECAYS = (0.01, 0.03, 0.1, 0.2, 0.3, 1.0)
 
 
 def decay_options(world: str) -> dict[str, Task]:
     """Variants of ``medium`` at medium size with weight decay, by their names."""
     one = encoded_by(replace(ONE, data=replace(MEDIUM, world=world)), ENCODING)
-
-    def changed(**changes: Any) -> Task:
-        return replace(one, changes=tuple(changes.items()))
-
-    found = {f"weight_decay {decay}": changed(weight_decay=decay) for decay in DECAYS}
+    found = {f"weight_decay {decay}": decayed(one, decay) for decay in DECAYS}
     for decay in (0.1, 0.3):
-        own = changed(weight_decay=decay)
-        for name, value in (("learning_rate", 0.006), ("learning_rate", 0.01), ("epochs", 40)):
-            found[f"weight_decay {decay}, {name} {value}"] = changed(
-                weight_decay=decay, **{name: value}
-            )
-        model = own.model.replace("dropout=0.2", "dropout=0.1")
-        found[f"weight_decay {decay}, `dropout=0.1`"] = replace(own, model=model)
-        model = f"{own.model[:-1]}, encoding_rate=6.0)"
-        found[f"weight_decay {decay}, `encoding_rate=6.0`"] = replace(own, model=model)
+        name = f"weight_decay {decay}"
+        for setting, value in (("learning_rate", 0.006), ("learning_rate", 0.01), ("epochs", 40)):
+            found[f"{name}, {setting} {value}"] = decayed(one, decay, **{setting: value})
+        less_dropout = replace(one, model=one.model.replace("dropout=0.2", "dropout=0.1"))
+        found[f"{name}, `dropout=0.1`"] = decayed(less_dropout, decay)
+        faster = replace(one, model=f"{one.model[:-1]}, encoding_rate=6.0)")
+        found[f"{name}, `encoding_rate=6.0`"] = decayed(faster, decay)
     return found
 
 
-def decay_tasks() -> Iterable[Task]:
-    """These variants in both worlds, then some with attention."""
-    by_world = [decay_options(world) for world in WORLDS[::-1]]
-    for name in by_world[0]:
-        yield from (options[name] for options in by_world)
-    for task, decay in ((LARGE, 0.1), (ONE, 0.3), (LARGE, 0.3), (LARGE, None)):
-        for world in WORLDS[::-1]:
-            own = replace(task, data=replace(MEDIUM, world=world))
-            changes = (("weight_decay", decay),) if decay else ()
-            yield replace(encoded_by(own, f"{ENCODING}, heads=2"), changes=changes)
+def few_decay_options(world: str) -> dict[str, Task]:
+    """Variants of ``medium`` on few lists with weight decay, by their names."""
+    few = replace(ONE, data=replace(FEW, world=world), recipe=LAST)
+    base = encoded_by(few, f"{ENCODING}, encoding_rate=6.0")
+    less, none = (
+        replace(base, model=base.model.replace("dropout=0.2", f"dropout={rate}"))
+        for rate in (0.1, 0.0)
+    )
+    found = {"weight_decay 0.01": base}
+    found |= {f"weight_decay {decay}": decayed(base, decay) for decay in (0.1, 0.3, 1.0)}
+    for decay in (0.3, 1.0, 2.0):
+        found[f"weight_decay {decay}, `dropout=0.1`"] = decayed(less, decay)
+    found["weight_decay 1.0, `dropout=0.0`"] = decayed(none, 1.0)
+    for decay in (1.0, 2.0):
+        own = replace(less, changes=(("weight_decay", decay),))
+        found[f"weight_decay {decay} of weights only, `dropout=0.1`"] = own
+    for decay in (0.3, 1.0):
+        own = replace(decayed(less, decay), losses=(LEVEL,))
+        found[f"weight_decay {decay}, `dropout=0.1`, `level_likelihood`"] = own
+    return found
 
 
 #: Queries on which nothing had been trained before weight decay was chosen.
 LAST_NEW = replace(MEDIUM, seed=13)
 
 
-def regularized(task: Task, dropout: float = 0.1, decay: float = 0.3) -> Task:
-    """A task with another rate of dropout, and weight decay."""
+def regularized(task: Task, dropout: float = 0.1) -> Task:
+    """A task with another rate of dropout and weight decay of all parameters."""
     model = task.model.replace("dropout=0.2", f"dropout={dropout}")
-    return replace(task, model=model, changes=(("weight_decay", decay), *task.changes))
+    return decayed(replace(task, model=model), 0.2 if task.data.lists == WEB30K.lists else 0.3)
 
 
-def regularized_tasks() -> Iterable[Task]:
-    """The defaults on many lists with weight decay, also on queries not used before, and others."""
+def present_default(data: Data) -> Task:
+    """``medium(heads=2)`` as the library trains it."""
+    own = encoded_by(replace(ONE, data=data), f"{ENCODING}, heads=2, encoding_rate=6.0")
+    model = own.model.replace("dropout=0.2", "dropout=0.1")
+    return replace(own, model=model, changes=(("weight_decay", 0.3),))
+
+
+def decay_tasks() -> Iterable[Task]:
+    """Weight decay in both worlds, then the defaults with it, also on queries not used before."""
+    for find_options in (decay_options, few_decay_options):
+        by_world = [find_options(world) for world in WORLDS[::-1]]
+        for name in by_world[0]:
+            yield from (options[name] for options in by_world)
     large, one = (encoded_by(task, f"{ENCODING}, heads=2") for task in (LARGE, ONE))
+    worlds = [(replace(data, world=world)) for data in (MEDIUM, LAST_NEW) for world in WORLDS[::-1]]
     for task in (large, one):
-        for data in (MEDIUM, LAST_NEW):
-            for world in WORLDS[::-1]:
-                yield regularized(replace(task, data=replace(data, world=world)))
-    for world in WORLDS[::-1]:
-        own = replace(large, data=replace(MEDIUM, world=world))
-        yield regularized(own, dropout=0.2)
-        yield own
+        yield from (regularized(replace(task, data=data)) for data in worlds)
+    yield from map(present_default, worlds)
+    for data in worlds[:2]:
+        yield regularized(replace(large, data=data), dropout=0.2)
+        yield replace(large, data=data)
     for world in WORLDS:
         own = replace(large, data=replace(WEB30K, world=world), recipe="short")
-        yield regularized(own, decay=0.2)
+        yield regularized(own)
 
 
 def table() -> Iterable[Task]:
@@ -712,6 +731,7 @@ def tasks(results: Results) -> list[Task]:
     found = [
         *library_attention(),
         *attention_tasks(),
+        *decay_tasks(),
         *encoded_attention(),
         *other_attentions(),
         *encoding_rates(),

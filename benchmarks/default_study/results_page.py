@@ -37,6 +37,7 @@ from rankgrad.metrics import evaluate
 from rankgrad.significance import holm, paired_t_test
 
 Runs = Sequence[Mapping[str, Any]]
+BEFORE = "before"  # the model in results of the default as it was before weight decay
 _SIZES = {lists: name for name, lists in synthetic.SIZES.items()}
 _ENCODED = (SMALL, choices.FEW, MEDIUM, FRESH)  # on which encodings are compared
 #: Options of ``large``, which the table of its variants leaves out.
@@ -50,7 +51,8 @@ def best_achievable() -> dict[str, float]:
     fresh_pointwise = replace(FRESH, world="pointwise")
     pointwise = replace(SMALL, world="pointwise")
     first = (SMALL, pointwise, MEDIUM, WEB30K, POINTWISE)
-    new = [choices.NEW, *(replace(SMALL, seed=seed) for seed in choices.DRAWS)]
+    new = [choices.NEW, choices.LAST_NEW]
+    new += [replace(SMALL, seed=seed) for seed in choices.DRAWS]
     new += [replace(data, world="pointwise") for data in new]
     for data in (*first, FRESH, FRESH_WEB30K, fresh_pointwise, *new):
         made = replace(data, features=len(synthetic.INFORMATIVE)).make("test")
@@ -102,11 +104,13 @@ def write(results: Path, path: Path) -> None:
     rules = (results / "default_rules.jsonl").read_text(encoding="utf-8").splitlines()
     together = (results / "default_together.jsonl").read_text(encoding="utf-8").splitlines()
     networks = read_results([results / "default.jsonl.gz"])
+    default_runs = [json.loads(line) for line in rules]
     found = Found(networks, read_trees(trees), json.loads(best.read_text("utf-8")))
     words = string.Template((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
     text = words.substitute(
         goals=found.goals(),
-        rules=found.rules([json.loads(line) for line in rules]),
+        rules=found.rules(default_runs),
+        decay_gain=found.decay_gain(default_runs),
         together=found.together([json.loads(line) for line in together]),
         inputs=found.table(choices.inputs(), BASE),
         sizes=found.table(choices.sizes(), BASE),
@@ -118,6 +122,9 @@ def write(results: Path, path: Path) -> None:
         defaults=found.defaults(),
         periodic=found.periodic(),
         encoding_rates=found.encoding_rates(),
+        decays=found.decays(),
+        trees_regret=_regret(found.tuned(POINTWISE, in_list=False))[-1],
+        large_regret=found.large_regret(),
         small=found.small(),
         variants=found.variants(),
         levels=found.levels(),
@@ -141,6 +148,14 @@ def pack_trees(paths: Iterable[Path], path: Path) -> None:
         lines |= read_trees(each)
     text = "".join(json.dumps({"task": key, **own}) + "\n" for key, own in lines.items())
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def _regret(own: Mapping[str, Any] | None) -> list[str]:
+    """Validation and test NDCG, and what is lost of the best expected DCG, in percent."""
+    if own is None:
+        return ["", "", ""]
+    regret = f"{100 * (1 - own['expected']):.2f} %" if "expected" in own else ""
+    return [f"{own['best_value']:.4f}", f"{own['test']:.4f}", regret]
 
 
 def _row(cells: Iterable[Any]) -> str:
@@ -196,19 +211,21 @@ class Found:
         lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
         small_pointwise = replace(SMALL, world="pointwise")
         fresh_pointwise = replace(FRESH, world="pointwise")
-        new = (choices.NEW, replace(choices.NEW, world="pointwise"))
+        new = [replace(d, world=w) for d in (choices.NEW, choices.LAST_NEW) for w in choices.WORLDS]
         data_sets = (MEDIUM, POINTWISE, *new, SMALL, small_pointwise, FRESH, fresh_pointwise)
         best = choices.ENCODINGS[-1]
-        networks = {
-            "large(heads=2)": choices.encoded_by(LARGE, f"{best}, heads=2"),
-            "medium(heads=2)": choices.encoded_by(ONE, f"{best}, heads=2"),
-        }
+        large, one = (choices.encoded_by(task, f"{best}, heads=2") for task in (LARGE, ONE))
         study = {
             f"{name}, the study's": choices.attention_variant(task, choices.LIBRARY_ATTENTION)
-            for name, task in zip(networks, (LARGE, ONE), strict=True)
+            for name, task in (("large(heads=2)", LARGE), ("medium(heads=2), before", ONE))
         }
-        networks |= study
-        networks |= {
+        networks = {
+            "large(heads=2)": large,
+            "medium(heads=2)": choices.present_default(MEDIUM),
+            "medium(heads=2), before": one,
+            "large(heads=2), weight decay": choices.regularized(large),
+            "medium(heads=2), before, weight decay": choices.regularized(one),
+            **study,
             "large": choices.encoded_by(LARGE, best),
             "large, frequencies of 0.3": choices.periodic(LARGE, "rate=6.0"),
             "medium": choices.encoded_by(ONE, best),
@@ -249,7 +266,8 @@ class Found:
         heads = ["data", "LightGBM, features", "LightGBM, the list's columns too", "model"]
         heads += ["epochs", "network", "best", "difference from the better", "p"]
         lines = [_row(heads), "|:--|--:|--:|:--" + "|--:" * 5 + "|"]
-        new: dict[str, list[np.ndarray]] = {}  # by world: of each draw, network's and LightGBM's
+        # By world and model: of each draw, the network's values and LightGBM's.
+        new: dict[tuple[str, str], list[np.ndarray]] = {}
         for run in runs:
             lists, seed = synthetic.SIZES[run["size"]], run["seed"]
             data = replace(SMALL, lists=lists, seed=seed, world=run["world"])
@@ -257,15 +275,18 @@ class Found:
             better = max((own for own in pair if own), key=lambda own: own["best_value"])
             values = np.stack([decode(own["per_query"]) for own in (run, better)])
             cells = [_name(data), *(f"{own['test']:.4f}" if own else "not run" for own in pair)]
-            model = "by the rules: `medium`" if run["model"] == "rules" else f"`{run['model']}`"
+            model = {"rules": "`medium`", "before": "`medium`, before"}.get(
+                run["model"], run["model"]
+            )
             cells += [model, run["epochs"], f"{run['test']:.4f}", f"{self.best[_name(data)]:.4f}"]
-            lines.append(_row([*cells, *_difference(values)]))
+            if (run["model"], seed) not in {(BEFORE, draw) for draw in choices.DRAWS}:
+                lines.append(_row([*cells, *_difference(values)]))
             if seed in choices.DRAWS:
-                new.setdefault(run["world"], []).append(values)
-        for world, draws in new.items():
+                new.setdefault((run["world"], model), []).append(values)
+        for (world, model), draws in sorted(new.items()):
             values = np.concatenate(draws, -1)
             cells = [f"**{len(draws)} draws, {world}**", "", f"{values[1].mean():.4f} (the better)"]
-            cells += ["by the rules: `medium`", "", f"{values[0].mean():.4f}", ""]
+            cells += [model, "", f"{values[0].mean():.4f}", ""]
             difference, p = _difference(values)
             means = np.stack([each.mean(-1) for each in draws], -1)  # [2, draws]
             by_draw = _difference(means)[1]
@@ -389,6 +410,46 @@ class Found:
                 cells += [f"{_average(runs, each):.4f}" for each in ("best_value", "test")]
                 lines.append(_row([*cells, *_compared(runs, before)]))
         return "\n".join(lines)
+
+    def decays(self) -> str:
+        """What ``medium`` loses on validation lists with weight decay, in both worlds."""
+        groups = {
+            "on few lists": choices.few_decay_options,
+            "at medium size": choices.decay_options,
+            "at medium size, two heads": choices.attention_options,
+        }
+        heads = ["`medium`", "first world: validation", "test", "regret"]
+        heads += ["second world: validation", "test", "regret"]
+        found = []
+        for name, find_options in groups.items():
+            lines = [f"`medium` {name}:", "", _row(heads), "|:--" + "|--:" * 6 + "|"]
+            by_world = [find_options(world) for world in choices.WORLDS]
+            for option in by_world[0]:
+                runs = [self.results.get(options[option].key) for options in by_world]
+                if any(runs):
+                    lines.append(_row([option, *(cell for own in runs for cell in _regret(own))]))
+            found.append("\n".join(lines))
+        return "\n\n".join(found)
+
+    def decay_gain(self, runs: Runs) -> str:
+        """What the default at small size gained over all draws, in each world."""
+        found = []
+        for world in choices.WORLDS:
+            pair = []
+            for model in ("rules", BEFORE):
+                own = [run for run in runs if (run["model"], run["world"]) == (model, world)]
+                by_seed = {run["seed"]: decode(run["per_query"]) for run in own}
+                pair.append(np.concatenate([by_seed[seed] for seed in choices.DRAWS]))
+            difference, p = _difference(np.stack(pair))
+            found.append(f"{difference} (p {p})")
+        return " in the first world and ".join(found) + " in the second"
+
+    def large_regret(self) -> str:
+        """That of ``large(heads=2)`` in the second world, without and with weight decay."""
+        own = choices.encoded_by(replace(LARGE, data=POINTWISE), f"{choices.ENCODING}, heads=2")
+        tasks = (own, choices.regularized(own, dropout=0.2), choices.regularized(own))
+        plain, *decayed = (_regret(self.results[task.key])[-1] for task in tasks)
+        return f"{plain} without, {' and '.join(decayed)} with dropout of 0.2 and of 0.1"
 
     def small(self) -> str:
         """Both defaults at small size over two seeds, beside the better LightGBM."""

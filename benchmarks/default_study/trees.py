@@ -9,17 +9,21 @@ from __future__ import annotations
 import gzip
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from train import encode, ndcg
+from data import expected_gains
+from train import encode, expected_ndcg, ndcg
 
 from rankgrad.data import Dataset, synthetic
 from rankgrad.models._in_list import in_list_columns
+
+#: From features ``[N, f]`` to scores ``[N]``.
+Predict = Callable[[np.ndarray], np.ndarray]
 
 POINTS, BEST = 24, 4
 TREES, PATIENCE = 1000, 50
@@ -115,7 +119,8 @@ def run(
                 return
             train = splits["train"].select(np.arange(lists))
             trained = train_xgboost if which.library == "xgboost" else train_point
-            found = trained(point, train, splits["vali"], splits["test"], threads)
+            found, predict = trained(point, train, splits["vali"], threads)
+            found |= _measured(predict, splits["vali"], splits["test"], which.world)
             done[key] = found
             output.parent.mkdir(parents=True, exist_ok=True)
             with output.open("a", encoding="utf-8") as file:
@@ -179,15 +184,14 @@ def with_columns(made: Dataset) -> Dataset:
 
 
 def train_point(
-    point: Mapping[str, Any], train: Dataset, vali: Dataset, test: Dataset, threads: int
-) -> dict[str, Any]:
-    """A training with early stopping by validation NDCG@10; values as our metric has them."""
+    point: Mapping[str, Any], train: Dataset, vali: Dataset, threads: int
+) -> tuple[dict[str, Any], Predict]:
+    """A training with early stopping by validation NDCG@10: what it took, and its predictions."""
     began = time.perf_counter()
     booster = boost(point, train, vali, threads)
     found: dict[str, Any] = {"seconds": round(time.perf_counter() - began, 1)}
     found["trees"] = booster.best_iteration
-    measured = (lambda x: booster.predict(x, num_threads=threads), vali, test)
-    return found | _measured(*measured)
+    return found, lambda features: booster.predict(features, num_threads=threads)
 
 
 def boost(point: Mapping[str, Any], train: Dataset, vali: Dataset, threads: int) -> Any:
@@ -202,8 +206,8 @@ def boost(point: Mapping[str, Any], train: Dataset, vali: Dataset, threads: int)
 
 
 def train_xgboost(
-    point: Mapping[str, Any], train: Dataset, vali: Dataset, test: Dataset, threads: int
-) -> dict[str, Any]:
+    point: Mapping[str, Any], train: Dataset, vali: Dataset, threads: int
+) -> tuple[dict[str, Any], Predict]:
     """The same with XGBoost's hist: its defaults with a learning rate of 0.1."""
     import xgboost
 
@@ -231,14 +235,19 @@ def train_xgboost(
     def predict(features: np.ndarray) -> np.ndarray:
         return booster.predict(xgboost.DMatrix(features), iteration_range=span)
 
-    return found | _measured(predict, vali, test)
+    return found, predict
 
 
-def _measured(predict: Any, vali: Dataset, test: Dataset) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for part, lists in (("best_value", vali), ("test", test)):
-        values = ndcg(torch.from_numpy(np.asarray(predict(lists.features), np.float32)), lists)
-        found[part] = float(values.mean())
-        if part == "test":
-            found["per_query"] = encode(values)
-    return found
+def _measured(predict: Predict, vali: Dataset, test: Dataset, world: str) -> dict[str, Any]:
+    """Values as our metric has them, and the expected ones of networks (``train.py``)."""
+    vali_scores, test_scores = (
+        torch.from_numpy(np.asarray(predict(lists.features), np.float32)) for lists in (vali, test)
+    )
+    gains = expected_gains(synthetic.oracle(vali, world=world), world)
+    values = ndcg(test_scores, test)
+    return {
+        "best_value": float(ndcg(vali_scores, vali).mean()),
+        "expected": expected_ndcg(vali_scores, vali, gains),
+        "test": float(values.mean()),
+        "per_query": encode(values),
+    }

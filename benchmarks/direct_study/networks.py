@@ -43,6 +43,23 @@ class PreparedNet(TabMNet):
         return features
 
 
+@models.register("decayed_tabm")
+@dataclass(frozen=True, kw_only=True)
+class DecayedTabM(TabM):
+    """The library's network as it was trained before: weight decay applies to all parameters.
+
+    That is, also to biases, encodings of features and the sharpness of attention.
+    """
+
+    name: ClassVar[str] = "decayed_tabm"
+
+    def build(self, n_features: int) -> PreparedNet:
+        network = PreparedNet(self, n_features)
+        for module in network.modules():
+            module.undecayed = ()
+        return network
+
+
 @models.register("noisy_tabm")
 @dataclass(frozen=True, kw_only=True)
 class NoisyTabM(TabM):

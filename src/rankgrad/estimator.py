@@ -564,7 +564,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _explicit(self) -> set[str]:
         """Of the parameters that ``for_data`` may choose, those that the user has changed."""
-        return {name for name in RULE_SETTINGS if getattr(self, name) != getattr(_DEFAULTS, name)}
+        names = (*RULE_SETTINGS, "weight_decay")
+        return {name for name in names if getattr(self, name) != getattr(_DEFAULTS, name)}
 
     def _check_holdout(self, lists: int) -> None:
         """Raise if no lists can be held out of this number of training lists."""

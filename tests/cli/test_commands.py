@@ -102,7 +102,7 @@ def test_metrics_and_models(rankgrad, in_json):
     assert "neuralndcg_web30k" in rankgrad("models").stdout
     assert "hidden" in rankgrad("models", "mlp").stdout
     said = " ".join(rankgrad("models", "medium(heads=2)").stdout.split())
-    assert "It stands for: tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=" in said
+    assert "It stands for: tabm(hidden=[256, 128], members=1, dropout=0.1, in_list=" in said
     assert "heads=2, periodic=8" in said
 
 

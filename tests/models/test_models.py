@@ -31,12 +31,12 @@ SPECS = [
     "context_aware(fc=[8], ff=16, positional=learned, positions=3)",
 ]
 PRESETS = {
-    "medium": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
+    "medium": "tabm(hidden=[256, 128], members=1, dropout=0.1, "
     "in_list=[rank, score, ties], periodic=8, scale_rate=6.0, encoding_rate=6.0)",
     "large": "tabm(hidden=[512, 256], activation=silu, dropout=0.2, "
     "in_list=[rank, score, ties], periodic=8, scale_rate=6.0)",
-    "medium(heads=2)": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
-    "in_list=[rank, score, ties], heads=2, periodic=8, scale_rate=6.0)",
+    "medium(heads=2)": "tabm(hidden=[256, 128], members=1, dropout=0.1, "
+    "in_list=[rank, score, ties], heads=2, periodic=8, scale_rate=6.0, encoding_rate=6.0)",
     "large(heads=2)": "tabm(hidden=[512, 256], activation=silu, dropout=0.2, "
     "in_list=[rank, score, ties], heads=2, periodic=8, scale_rate=6.0)",
     "neuralndcg_web30k": "context_aware(output=tanh)",

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from rankgrad.models import models
 from rankgrad.training._optimizers import FusedAdam, learning_rates, optimizers
 from rankgrad.training._processes import SingleProcess
 
@@ -58,6 +59,21 @@ def test_the_steps_of_a_subclass_of_adam_are_its_own():
 def test_biases_do_not_decay():
     groups = optimizers.get("adamw").build(nn.Linear(3, 2), 0.1, 0.5).param_groups
     assert [(g["params"][0].dim(), g["weight_decay"]) for g in groups] == [(2, 0.5), (1, 0.0)]
+
+
+def test_weights_and_scales_of_inputs_decay_and_nothing_else_does():
+    """Biases of members have three axes. At 0 a frequency is lost, and attention is not sharp."""
+    model = "tabm(hidden=[4, 3], members=2, in_list=[rank], heads=1, periodic=2, scale_rate=6.0)"
+    network = models.get(model).build(n_features=5)
+    decayed, others = optimizers.get("adamw").build(network, 0.1, 0.5).param_groups
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    names = {id(p): name for name, p in network.named_parameters()}
+    found = {names[id(p)] for p in decayed["params"]}
+    assert len(decayed["params"] + others["params"]) == len(names)
+    assert found >= {"layers.0.weight", "layers.0.scale_in", "layers.2.weight", "layers.4.weight"}
+    assert not {name for name in found if name.startswith("encoding") or "scale_out" in name}
+    own = {name for name in found if name.startswith("attention")}
+    assert own == {"attention.value.weight"}
 
 
 def test_the_step_schedule_of_the_papers():

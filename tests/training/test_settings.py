@@ -114,15 +114,15 @@ def test_few_items_leave_the_settings():
 
 
 @pytest.mark.parametrize(
-    ("count", "length", "epochs", "model"),
+    ("count", "length", "epochs", "model", "decay"),
     [
-        (500, 100, 20, "medium"),
-        (3000, 20, 20, "medium(heads=2)"),
-        (10_001, 20, 10, "medium(heads=2)"),
-        (10_001, 5, 10, "medium"),
+        (500, 100, 20, "medium", 1.0),
+        (3000, 20, 20, "medium(heads=2)", 0.6),
+        (10_001, 20, 10, "medium(heads=2)", 0.36),
+        (10_001, 5, 10, "medium", 0.36),
     ],
 )
-def test_many_items_have_a_larger_model(count, length, epochs, model):
+def test_many_items_have_a_larger_model(count, length, epochs, model, decay):
     settings = Settings(seed=3, device="cpu")
     found, (note,) = for_data(settings, lists(count, length), explicit={"seed", "device"})
     assert found.model == str(models.get(model))
@@ -130,6 +130,7 @@ def test_many_items_have_a_larger_model(count, length, epochs, model):
     assert (found.seed, found.loss) == (3, Settings().loss)
     assert note.startswith(f"{count * length:,} training items")
     assert " and no GPU" in note and f": model {model}, cosine" in note
+    assert found.weight_decay == decay and f", weight decay {decay:g} (" in note
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,7 @@ def test_a_gpu_with_memory_enough_has_the_large_one(monkeypatch, memory, list_si
     settings = Settings(list_size=list_size)
     found, (note,) = for_data(settings, lists(500, 100), explicit={"list_size"})
     assert found.model == str(models.get(model)) and f"model {model}" in note
+    assert (found.weight_decay == Settings().weight_decay) == (model == "large")
 
 
 def test_explicit_settings_are_unchanged():
@@ -172,7 +174,11 @@ def test_explicit_settings_are_unchanged():
     settings, _ = for_data(settings, many, explicit={"epochs", "device"})
     assert (settings.epochs, settings.schedule) == (3, "constant")
     assert settings.patience == Settings().patience
+    assert settings.weight_decay == Settings().weight_decay
     assert settings.model == str(models.get("medium"))
+    settings = Settings(weight_decay=0.05, device="cpu")
+    settings, (note,) = for_data(settings, many, explicit={"weight_decay", "device"})
+    assert (settings.epochs, settings.weight_decay) == (20, 0.05) and "decay" not in note
 
 
 @pytest.mark.parametrize(("explicit", "expected"), [({}, "medium"), ({"model": "small"}, "small")])

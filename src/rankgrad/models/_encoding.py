@@ -77,6 +77,8 @@ class PeriodicEncoding(nn.Module):
     torch.Size([2, 12])
     """
 
+    undecayed = "frequency", "weight", "bias"  # by the optimizer; at 0 the functions are constant
+
     def __init__(self, n_features: int, size: int, rate: float = 1.0) -> None:
         super().__init__()
         self.n_features, self.width, self.rate = n_features, n_features * size, rate

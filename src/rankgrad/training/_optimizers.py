@@ -37,12 +37,18 @@ class Optimizer(HasSpec):
         """PyTorch's optimizer of the network's parameters.
 
         Weight decay applies to matrices, and not to vectors: biases and the scales of
-        normalizations.
+        normalizations. Nor does it apply to the parameters that a module names in ``undecayed``.
         """
         parameters = [p for p in network.parameters() if p.requires_grad]
+        undecayed = {
+            module.get_parameter(name)
+            for module in network.modules()
+            for name in getattr(module, "undecayed", ())
+        }
+        undecayed |= {p for p in parameters if p.dim() <= 1}
         groups = [
-            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-            {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+            {"params": [p for p in parameters if p not in undecayed], "weight_decay": weight_decay},
+            {"params": [p for p in parameters if p in undecayed], "weight_decay": 0.0},
         ]
         return self._make([group for group in groups if group["params"]], learning_rate)
 

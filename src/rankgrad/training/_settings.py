@@ -266,7 +266,7 @@ class Settings(TomlSettings):
     Settings of the optimizer, batches and devices do not apply to trees. If it is not set, on
     50,000 training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the
     cosine schedule; on 3,000 lists or more, of 20 items or more in the mean and 1,500 at most,
-    with two heads of attention: medium(heads=2) or large(heads=2)."""
+    with two heads of attention: medium(heads=2) or large(heads=2). medium has more weight decay."""
 
     metric: _Task[MetricSpec] = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -298,7 +298,8 @@ class Settings(TomlSettings):
     """The highest learning rate."""
 
     weight_decay: _Method[float] = Field(default=0.01, ge=0, allow_inf_nan=False)
-    """Weight decay, which applies to weights and not to biases and norms."""
+    """Weight decay, which applies to weights and not to biases, norms and encodings of features. If
+    neither it nor the model is set, the model medium has more: 1 on 1,000 lists, 0.3 on 6,000."""
 
     schedule: _Method[_Schedule] = "constant"
     """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
@@ -418,13 +419,17 @@ MANY_ITEMS = 50_000
 ATTENTION_LISTS = 3_000
 #: Up to this many training lists, these models train for 20 epochs; on more lists, for 10.
 MANY_LISTS = 10_000
-#: If the user sets one of these, :func:`for_data` leaves schedule, epochs and patience as they are.
+#: If the user sets one of these, :func:`for_data` leaves schedule, epochs, patience and weight
+#: decay as they are.
 RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
 
 _ITEM_BYTES = 300_000  # the GPU memory that a training step of ``large`` takes per item
 _HEADS = 2  # of the attention
 _MIN_MEAN_LENGTH = 20  # of lists with attention, in training; shorter lists were not tried
 _MAX_LENGTH = 1500  # of the longest list with attention, whose time grows with its square
+#: Weight decay of ``medium``: so much that a weight without a gradient would shrink by this factor
+#: from the first step to the last, and at most 1 (``docs/results/simulated.md``).
+_SHRINKING = math.exp(-1.7)
 
 
 def for_data(
@@ -441,7 +446,8 @@ def for_data(
         train: the training lists, including those to be held out.
         explicit: the names of the settings that the user set, which stay as they are. If the model
             is among them, nothing changes: the rules were measured with the models chosen here.
-            Schedule, epochs and patience change only if none of ``RULE_SETTINGS`` is explicit.
+            Schedule, epochs, patience and weight decay change only if none of ``RULE_SETTINGS`` is
+            explicit.
 
     Returns:
         The settings, and sentences that say which rules were applied.
@@ -455,8 +461,8 @@ def for_data(
     >>> settings.schedule, settings.epochs
     ('cosine', 20)
     >>> print(*notes)
-    60,000 training items and no GPU: model medium, cosine schedule of 20 epochs (model=small is \
-for fewer)
+    60,000 training items and no GPU: model medium, cosine schedule of 20 epochs, weight decay 1 \
+(model=small is for fewer)
     >>> for_data(Settings(), lists, explicit={"model"})[1]
     []
     """
@@ -476,8 +482,22 @@ for fewer)
         epochs = 20 if len(train) <= MANY_LISTS else 10
         changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
         choice += f", cosine schedule of {epochs} epochs"
+        if model == "medium" and "weight_decay" not in explicit:
+            changes["weight_decay"] = _weight_decay(settings, epochs * len(train))
+            choice += f", weight decay {changes['weight_decay']:g}"
     note = f"{train.n_items:,} training items{reason}: {choice} ({smaller})"
     return Settings(**settings.model_dump() | changes), [note]
+
+
+def _weight_decay(settings: Settings, n_lists: int) -> float:
+    """The weight decay of ``medium``, by the number of lists of all epochs together.
+
+    A step of AdamW at the learning rate r shrinks a weight by the factor 1 - r · decay, and the
+    mean of r under the cosine schedule is half of the highest.
+    """
+    steps = n_lists / settings.batch_size
+    decay = -2 * math.log(_SHRINKING) / (settings.learning_rate * steps)
+    return min(1.0, float(f"{decay:.2g}"))
 
 
 def _large_data_model(settings: Settings, max_length: int) -> tuple[str, str]:
