@@ -12,7 +12,6 @@ from rankgrad import losses, models
 from rankgrad.models import _similar_items
 from rankgrad.models._similar_items import SimilarItems
 from rankgrad.models.tabm import TabMNet
-from rankgrad.training._gpu import capturable
 
 SPEC = "tabm(hidden=[8], members=2, heads=2)"
 SCALED = "tabm(hidden=[8], members=2, in_list=[rank], heads=2, periodic=2, scale_rate=6.0)"
@@ -155,11 +154,10 @@ def test_lists_in_any_number_of_dimensions() -> None:
     torch.testing.assert_close(net(items, mask).flatten(0, 1), flat)
 
 
-def test_no_cuda_graph_captures_the_attention() -> None:
+def test_a_network_without_heads_has_no_attention() -> None:
     plain, attentive = build("tabm(hidden=[8], members=2)"), build()
-    assert plain.capturable and plain.inputs_score_alone and plain.per_item
-    assert not (attentive.capturable or attentive.inputs_score_alone or attentive.per_item)
-    assert not capturable(attentive, losses.get("softmax"), torch.device("cuda"))
+    assert plain.inputs_score_alone and plain.per_item
+    assert not (attentive.inputs_score_alone or attentive.per_item)
     assert not any("attention" in name for name in plain.state_dict())
 
 

@@ -291,6 +291,7 @@ def test_networks_with_attention_score_list_by_list(options):
     features, offsets = uneven_lists()
     offsets = np.array([0, 0, 1, *range(31, 120, 11)])  # without items, of one item, and longer
     features = features[: offsets[-1]]
+    features[offsets[3:] - 1] = features[offsets[2:-1]]  # the last item is a copy of the first
     model = f"tabm(hidden=[8], members=2, heads=2, {options})"
     settings = Settings(model=model, transforms=("standardize", "impute(fill=median)"))
     ranker = FittedRanker.new(settings, features, offsets)
@@ -299,6 +300,8 @@ def test_networks_with_attention_score_list_by_list(options):
     served = ServedRanker.of(ranker, "a")
     assert served.runtime == "onnxruntime" and not served.per_item
     assert FoldedLayers.fits(ranker.network) == ("score" in options)
+    served_scores = served.score(features, offsets)
+    assert (served_scores[offsets[3:] - 1] == served_scores[offsets[2:-1]]).all()
     run = session(to_onnx(ranker)).run
     for start, stop in pairwise(offsets):
         whole = run(["scores"], {"features": features[None, start:stop]})[0][0]

@@ -179,6 +179,11 @@ def test_explicit_settings_are_unchanged():
     settings = Settings(weight_decay=0.05, device="cpu")
     settings, (note,) = for_data(settings, many, explicit={"weight_decay", "device"})
     assert (settings.epochs, settings.weight_decay) == (20, 0.05) and "decay" not in note
+    settings = Settings(optimizer="sgd", device="cpu")
+    settings, _ = for_data(settings, many, explicit={"optimizer", "device"})
+    assert (settings.epochs, settings.weight_decay) == (20, Settings().weight_decay)
+    settings, _ = for_data(Settings(accumulate=8, device="cpu"), lists(10_001, 5), {"accumulate"})
+    assert settings.weight_decay == 1.0
 
 
 @pytest.mark.parametrize(("explicit", "expected"), [({}, "medium"), ({"model": "small"}, "small")])

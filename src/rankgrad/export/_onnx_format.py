@@ -77,19 +77,19 @@ def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
 
     Returns:
         A file with the input ``inputs`` ``[items, width]``, the output ``scores`` ``[items, 1]``.
-        If the network has attention, the items are those of one list.
+        If the network has attention, the items are those of one list, and there is an input
+        ``mask``, boolean ``[1, items]``.
     """
     graph = OnnxGraph()
+    inputs: dict[str, Shape] = {"inputs": ["items", width]}
     if isinstance(network, MLPNet):
         scores = add_layers(network.layers, graph, "inputs")
     elif network.attention is None:
         scores = add_members(network, graph, "inputs")
     else:
+        inputs["mask"] = ["lists", "mask_items"]
         one_list = graph.add("Unsqueeze", "inputs", np.array([0]))
-        shape = graph.add("Shape", one_list, start=0, end=2)
-        mask = graph.add("Expand", np.ones((1, 1), bool), shape)
-        scores = add_input_scores(network, graph, one_list, mask)
-    inputs: dict[str, Shape] = {"inputs": ["items", width]}
+        scores = add_input_scores(network, graph, one_list, "mask")
     return graph.model(graph.reshape(scores, -1, 1), inputs, ["items", 1], {})
 
 

@@ -165,7 +165,10 @@ class TabMNet(Scorer):
             if model.dropout:
                 layers.append(FastDropout(model.dropout))
             width = size
-        self.layers = Perceptrons(*layers, _MemberLinear(model.members, width, 1))
+        output = _MemberLinear(model.members, width, 1)
+        if model.share == "adapters":
+            output.undecayed = ("bias",)
+        self.layers = Perceptrons(*layers, output)
 
     @override
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
@@ -224,6 +227,8 @@ class TabMNet(Scorer):
 
 class _MemberLinear(nn.Module):
     """A linear layer with weights of its own for each member."""
+
+    undecayed: tuple[str, ...] = ()  # by the optimizer
 
     def __init__(self, members: int, width: int, size: int) -> None:
         super().__init__()

@@ -112,7 +112,7 @@ class FoldedLayers:
         scores = add_after_first(layers, graph, hidden)
         inputs: dict[str, Shape] = {"hidden": ["items", width]}
         if self._attends:
-            inputs["mask"] = ["lists", "items_of_mask"]
+            inputs["mask"] = ["lists", "mask_items"]
         content = graph.model(scores, inputs, ["items", 1], {})
         self._run = session(content, threads, prepack=False).run
 

@@ -174,7 +174,12 @@ def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
     attends = getattr(network, "attention", None) is not None
 
     def score_inputs(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        scores: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
+        inputs = {"inputs": prepare(items, offsets)}
+        if attends:
+            # Padded to a multiple of 8, as in FoldedLayers: copies of an item get equal scores
+            inputs["inputs"] = np.pad(inputs["inputs"], ((0, -len(items) % 8), (0, 0)))
+            inputs["mask"] = np.arange(len(inputs["inputs"]))[None] < len(items)
+        scores: np.ndarray = run(["scores"], inputs)[0][: len(items), 0]
         return scores
 
     def score_list(items: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -40,17 +41,16 @@ class Optimizer(HasSpec):
         normalizations. Nor does it apply to the parameters that a module names in ``undecayed``.
         """
         parameters = [p for p in network.parameters() if p.requires_grad]
-        undecayed = {
-            module.get_parameter(name)
-            for module in network.modules()
-            for name in getattr(module, "undecayed", ())
-        }
-        undecayed |= {p for p in parameters if p.dim() <= 1}
-        groups = [
-            {"params": [p for p in parameters if p not in undecayed], "weight_decay": weight_decay},
-            {"params": [p for p in parameters if p in undecayed], "weight_decay": 0.0},
+        undecayed = {p for p in parameters if p.dim() <= 1}
+        for module in network.modules():
+            undecayed |= {module.get_parameter(name) for name in getattr(module, "undecayed", ())}
+        # Matrices are first, whatever decays of them: saved states are numbered in this order.
+        ordered = sorted(parameters, key=lambda p: p.dim() <= 1)
+        groups: list[dict[str, object]] = [
+            {"params": [*alike], "weight_decay": decay}
+            for decay, alike in groupby(ordered, lambda p: 0.0 if p in undecayed else weight_decay)
         ]
-        return self._make([group for group in groups if group["params"]], learning_rate)
+        return self._make(groups, learning_rate)
 
     def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
         """PyTorch's optimizer of these groups of parameters, with this learning rate."""

@@ -298,8 +298,9 @@ class Settings(TomlSettings):
     """The highest learning rate."""
 
     weight_decay: _Method[float] = Field(default=0.01, ge=0, allow_inf_nan=False)
-    """Weight decay, which applies to weights and not to biases, norms and encodings of features. If
-    neither it nor the model is set, the model medium has more: 1 on 1,000 lists, 0.3 on 6,000."""
+    """Weight decay, which applies to weights and not to norms, encodings of features and most
+    biases. If neither it nor model, optimizer, learning_rate, schedule, epochs or patience is set,
+    the model medium has more: 1 on 1,000 lists, 0.3 on 6,000."""
 
     schedule: _Method[_Schedule] = "constant"
     """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
@@ -447,7 +448,7 @@ def for_data(
         explicit: the names of the settings that the user set, which stay as they are. If the model
             is among them, nothing changes: the rules were measured with the models chosen here.
             Schedule, epochs, patience and weight decay change only if none of ``RULE_SETTINGS`` is
-            explicit.
+            explicit, and weight decay only if the optimizer is not.
 
     Returns:
         The settings, and sentences that say which rules were applied.
@@ -482,7 +483,7 @@ def for_data(
         epochs = 20 if len(train) <= MANY_LISTS else 10
         changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
         choice += f", cosine schedule of {epochs} epochs"
-        if model == "medium" and "weight_decay" not in explicit:
+        if model == "medium" and not {"weight_decay", "optimizer"} & set(explicit):
             changes["weight_decay"] = _weight_decay(settings, epochs * len(train))
             choice += f", weight decay {changes['weight_decay']:g}"
     note = f"{train.n_items:,} training items{reason}: {choice} ({smaller})"
@@ -495,7 +496,7 @@ def _weight_decay(settings: Settings, n_lists: int) -> float:
     A step of AdamW at the learning rate r shrinks a weight by the factor 1 - r · decay, and the
     mean of r under the cosine schedule is half of the highest.
     """
-    steps = n_lists / settings.batch_size
+    steps = n_lists / (settings.batch_size * settings.accumulate)
     decay = -2 * math.log(_SHRINKING) / (settings.learning_rate * steps)
     return min(1.0, float(f"{decay:.2g}"))
 
