@@ -21,7 +21,7 @@ from rankgrad.models._in_list import in_list_columns
 from rankgrad.training import Settings
 
 PARTS = ("train", "vali", "test")
-_GENEROSITY = 0.56  # the deviation of the shift of a query's judgments
+_GENEROSITY = 0.56  # of judges: the deviation of the shift of a query's judgments
 _ITEMS = 1 << 17  # how many items are transformed at a time
 
 
@@ -91,9 +91,7 @@ class Data:
         if self.length:
             dataset = _cut(dataset, self.length, random)
         lengths = np.diff(dataset.offsets)
-        generosity = _GENEROSITY * random.standard_normal(
-            len(lengths)
-        )  # of the judge of each query
+        generosity = _GENEROSITY * random.standard_normal(len(lengths))
         judgments = synthetic.oracle(dataset) + np.repeat(generosity, lengths) + self.shift
         judgments += self.noise * synthetic._NOISE * random.standard_normal(dataset.n_items)
         labels = np.searchsorted(synthetic._THRESHOLDS, judgments).astype(np.float32)

@@ -238,15 +238,10 @@ def expected_ndcg(scores: Tensor, lists: Dataset, gains: np.ndarray) -> float:
         lists: the lists.
         gains: ``[items]``, the expected gains.
     """
-    list_of_item = np.repeat(np.arange(len(lists)), lists.lengths)
-    rank = np.arange(lists.n_items) - np.repeat(lists.offsets[:-1], lists.lengths)
-    discount = np.where(rank < 10, 1 / np.log2(rank + 2.0), 0.0)
-
-    def dcg(values: np.ndarray) -> np.ndarray:
-        order = np.lexsort((-values, list_of_item))
-        return np.bincount(list_of_item, gains[order] * discount, len(lists))
-
-    return float(np.mean(dcg(scores.double().cpu().numpy()) / dcg(gains)))
+    offsets = torch.from_numpy(lists.offsets).to(scores.device)
+    labels = torch.from_numpy(gains).to(scores)
+    values: Tensor = metrics.get("ndcg@10(gain=linear)")(scores, labels, offsets=offsets)
+    return float(values.mean())
 
 
 def encode(values: np.ndarray) -> str:

@@ -77,7 +77,7 @@ class PeriodicEncoding(nn.Module):
     torch.Size([2, 12])
     """
 
-    undecayed = "frequency", "weight", "bias"  # by the optimizer; at 0 the functions are constant
+    undecayed = "frequency", "weight", "bias"  # no weight decay: at 0 functions are constant
 
     def __init__(self, n_features: int, size: int, rate: float = 1.0) -> None:
         super().__init__()

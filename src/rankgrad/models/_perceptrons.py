@@ -68,7 +68,7 @@ class AdaptedLinear(nn.Module):
             larger. SGD's are larger by the square of it.
     """
 
-    undecayed = "bias", "scale_out"  # by the optimizer; what decays r_m selects inputs
+    undecayed = "bias", "scale_out"  # have no weight decay; that of r_m selects inputs
 
     def __init__(
         self, members: int, width: int, size: int, *, random_signs: bool = False, rate: float = 1.0

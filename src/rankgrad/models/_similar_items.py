@@ -58,7 +58,7 @@ class SimilarItems(nn.Module):
     (torch.Size([3, 7, 50]), 50)
     """
 
-    #: By the optimizer. The scale of the weights before a norm does not matter.
+    #: These have no weight decay. Before a norm the scale of weights does not matter.
     undecayed = "hidden.0.weight", "query.weight", "log_sharpness"
 
     def __init__(self, n_inputs: int, heads: int, rate: float = 1.0) -> None:

@@ -228,7 +228,7 @@ class TabMNet(Scorer):
 class _MemberLinear(nn.Module):
     """A linear layer with weights of its own for each member."""
 
-    undecayed: tuple[str, ...] = ()  # by the optimizer
+    undecayed: tuple[str, ...] = ()  # parameters without weight decay
 
     def __init__(self, members: int, width: int, size: int) -> None:
         super().__init__()

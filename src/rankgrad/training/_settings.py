@@ -428,9 +428,9 @@ _ITEM_BYTES = 300_000  # the GPU memory that a training step of ``large`` takes 
 _HEADS = 2  # of the attention
 _MIN_MEAN_LENGTH = 20  # of lists with attention, in training; shorter lists were not tried
 _MAX_LENGTH = 1500  # of the longest list with attention, whose time grows with its square
-#: Weight decay of ``medium``: so much that a weight without a gradient would shrink by this factor
-#: from the first step to the last, and at most 1 (``docs/results/simulated.md``).
-_SHRINKING = math.exp(-1.7)
+#: The weight decay of ``medium`` times the learning rate, summed over all steps: a weight without a
+#: gradient would shrink by the factor exp(-1.7) (``docs/results/simulated.md``).
+_TOTAL_DECAY = 1.7
 
 
 def for_data(
@@ -491,13 +491,12 @@ def for_data(
 
 
 def _weight_decay(settings: Settings, n_lists: int) -> float:
-    """The weight decay of ``medium``, by the number of lists of all epochs together.
+    """The weight decay of ``medium``, at most 1, by the number of lists of all epochs together.
 
-    A step of AdamW at the learning rate r shrinks a weight by the factor 1 - r · decay, and the
-    mean of r under the cosine schedule is half of the highest.
+    The mean learning rate under the cosine schedule is half of the highest.
     """
     steps = n_lists / (settings.batch_size * settings.accumulate)
-    decay = -2 * math.log(_SHRINKING) / (settings.learning_rate * steps)
+    decay = _TOTAL_DECAY / (settings.learning_rate / 2 * steps)
     return min(1.0, float(f"{decay:.2g}"))
 
 
