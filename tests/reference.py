@@ -853,6 +853,24 @@ def _ndcg_bound(
     return _sum(terms, s)
 
 
+def _ordered_logit(s: Tensor, y: Tensor, w: list[float], levels: int = 5) -> Tensor:
+    """sum_{l=1}^{levels-1} min_c sum_i w_i BCE(sigmoid(s_i - c), 1[y_i >= l]), c by bisection."""
+    scores, n = s.tolist(), len(s)
+    terms = []
+    for level in range(1, levels):
+        above = [bool(y[i] >= level) for i in range(n)]
+        if all(above) or not any(above):
+            continue  # the infimum is 0, at an infinite c
+        wanted = sum(w[i] for i in range(n) if above[i])
+        low, high = min(scores) - 60, max(scores) + 60
+        for _ in range(200):
+            c = (low + high) / 2
+            inside = sum(w[i] / (1 + math.exp(c - scores[i])) for i in range(n))
+            low, high = (c, high) if inside > wanted else (low, c)
+        terms += [w[i] * _binary_cross_entropy(s[i] - low, above[i]) for i in range(n)]
+    return _sum(terms, s)
+
+
 def _listmle(s: Tensor, y: Tensor, w: list[float], ties: str = "stable") -> Tensor:
     """Xia et al. 2008: -sum_r log(exp s_(r) / sum_{l>=r} exp s_(l)), items by descending label."""
     if ties != "stable":
@@ -1081,6 +1099,7 @@ _WITHOUT_CUTOFF: dict[str, Callable[..., Tensor]] = {
     "margin_mse": _margin_mse,
     "softmax": _softmax,
     "listnet": _listnet,
+    "ordered_logit": _ordered_logit,
     "listmle": _listmle,
     "listap": _listap,
 }

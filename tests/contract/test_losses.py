@@ -86,7 +86,8 @@ def left_out_lists(spec, example):
     single = [row for row, (scores, _) in enumerate(lists) if len(scores) < 2]
     if name in ("listnet", "listmle", "neuralsort_ce", "margin_mse"):
         return single
-    if name in ("ranknet", "hinge", "lambdarank", "lambdaloss") or "spearman" in name:
+    pairs = ("ranknet", "hinge", "lambdarank", "lambdaloss", "ordered_logit")
+    if name in pairs or "spearman" in name:
         same = [row for row, (_, labels) in enumerate(lists) if len(labels.unique()) < 2]
         return sorted({*single, *same})
     irrelevant = [row for row, (_, labels) in enumerate(lists) if not (labels >= 1).any()]

@@ -20,6 +20,7 @@ EXACT = [  # whose Hessian's diagonal is the second derivative
     "softmax",
     "listnet",
     "ndcg_bound@3",
+    "ordered_logit",
     "listmle(ties=stable)",
     "ranknet(sigma=2.0, ties=half)",
     "lambdarank@3",

@@ -38,7 +38,18 @@ def check(name, seed, weighted, k=None, tied=False, **options):
 @WEIGHTED
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    "name", ["mse", "rmse", "bce", "ordinal", "margin_mse", "softmax", "listnet", "neuralsort_ce"]
+    "name",
+    [
+        "mse",
+        "rmse",
+        "bce",
+        "ordinal",
+        "margin_mse",
+        "softmax",
+        "listnet",
+        "neuralsort_ce",
+        "ordered_logit",
+    ],
 )
 def test_pointwise_and_listwise(name, seed, weighted):
     check(name, seed, weighted)
@@ -49,6 +60,7 @@ def test_pointwise_and_listwise(name, seed, weighted):
 def test_options(seed, weighted):
     check("rmse", seed, weighted, levels=6)
     check("ordinal", seed, weighted, levels=3)
+    check("ordered_logit", seed, weighted, levels=3)
     check("bce", seed, weighted, threshold=2.0)
     check("listap", seed, weighted, bins=20)
     check("listap", seed, weighted, bins=10, threshold=2.0)

@@ -1,10 +1,10 @@
 """Listwise losses outside the grid of relaxations and metrics: each is one formula over a list.
 
-Cross-entropies of a softmax (softmax, listnet, ndcg_bound), the likelihood of a permutation
-(listmle), AP over histograms (listap), and the cross-entropy of NeuralSort's matrix
-(neuralsort_ce). :class:`rankgrad.losses.Loss` calls ``per_list`` or the kernel that ``kernel``
-names, and ``derivatives`` for gradient boosting. It explains the class attributes
-``linear_memory`` and ``capturable``.
+Cross-entropies of a softmax (softmax, listnet, ndcg_bound), the likelihoods of label levels
+(ordered_logit) and of a permutation (listmle), AP over histograms (listap), and the cross-entropy
+of NeuralSort's matrix (neuralsort_ce). :class:`rankgrad.losses.Loss` calls ``per_list`` or the
+kernel that ``kernel`` names, and ``derivatives`` for gradient boosting. It explains the class
+attributes ``linear_memory`` and ``capturable``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from typing_extensions import override
 
 from rankgrad._padded import Randomness, divide, log_softmax, splitmix
-from rankgrad._shapes import ItemMask, ItemValues, Labels, ListMask, ListValues, Mask
+from rankgrad._shapes import Bool, Float, ItemMask, ItemValues, Labels, ListMask, ListValues, Mask
 from rankgrad._validation import check_choice, check_positive, check_whole, initial_value
 from rankgrad.kernels import KernelCall, ready
-from rankgrad.lists import Lists
+from rankgrad.lists import Lists, is_unchecked
 from rankgrad.losses._base import Loss, LossWithoutCutoff, Reduction, has_relevant, losses
 from rankgrad.losses._newton import LEAST_CURVATURE
 from rankgrad.metrics import NDCG
@@ -33,6 +34,7 @@ __all__ = [
     "ListNet",
     "NDCGBound",
     "NeuralSortCE",
+    "OrderedLogit",
     "Softmax",
 ]
 
@@ -198,6 +200,128 @@ class NDCGBound(CrossEntropy):
         metric = NDCG(self.k, gain=self.gain)
         gains = metric.gains(lists.labels.where(lists.mask, 0.0))
         return divide(gains, metric.ideal(lists.weighted(gains))[:, None])
+
+
+_MAX_STEPS = 48  # bisections, at scores 1e4 apart, and then Newton steps
+
+
+@losses.register("ordered_logit")
+class OrderedLogit(LossWithoutCutoff):
+    """``Σ_{l=1}^{levels-1} min_c Σ_i BCE(σ(s_i - c), 1[y_i >= l])``: a logistic regression a level.
+
+    Each list has its own intercept c at each label level l, at which ``Σ_i σ(s_i - c)`` is the
+    number of items at or above the level: an ordered logit model with fixed effects of lists
+    (Baetschmann et al. 2015, there conditional on these numbers; for long lists both likelihoods
+    are nearly the same). The gradient, ``Σ_l [σ(s_i - c_l) - 1[y_i >= l]]``, is a relaxed
+    membership in the first items less the true one. The loss is convex and needs no pairs. softmax
+    of whole labels is the same likelihood for items drawn with replacement, where the relevant
+    items of a list compete with each other. A level that all items of a list reach, or none, adds
+    nothing.
+
+    Args:
+        levels: the number of relevance levels, 5 for labels 0 to 4.
+        reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
+
+    >>> OrderedLogit()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
+    tensor(1.3863)
+    """
+
+    linear_memory: ClassVar[bool] = True
+    capturable: ClassVar[bool] = True
+
+    def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.levels = check_whole("levels", levels, least=2)
+
+    @override
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
+        weights, targets, splits = self._problems(lists)
+        intercepts = _fit_intercepts(lists.scores, weights, targets, splits)
+        inside = (weights * torch.sigmoid(lists.scores[:, None] - intercepts[..., None])).sum(-1)
+        curvature = _curvatures(lists.scores, weights, intercepts).sum(-1)
+        # The derivative of the intercept by the scores. It does not change the gradient, as the
+        # loss is at its minimum in c, but second derivatives.
+        intercepts = intercepts + divide(inside - inside.detach(), curvature.detach())
+        logits = lists.scores[:, None] - intercepts[..., None]
+        terms = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return ((weights * terms).sum(-1) * splits).sum(-1), splits.any(-1)
+
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
+        """The gradient and Hessian diagonal ``[b, n]``, and which lists ``[b]`` have a loss.
+
+        With ``p = σ(s - c_l)`` and ``a = w p (1 - p)``, they are sums over levels of ``w (p - t)``
+        and ``a (1 - a / Σ a)``, where ``a²/Σ a`` is what the intercept takes off. Each term of the
+        Hessian is clamped to at least ``LEAST_CURVATURE w``.
+        """
+        weights, targets, splits = self._problems(lists)
+        intercepts = _fit_intercepts(lists.scores, weights, targets, splits)
+        p = torch.sigmoid(lists.scores[:, None] - intercepts[..., None])
+        curvature = _curvatures(lists.scores, weights, intercepts)
+        total = curvature.sum(-1, keepdim=True)
+        curvature = curvature * divide((total - curvature).clamp(min=0.0), total)
+        curvature = torch.maximum(curvature, LEAST_CURVATURE * weights)
+        gradient, hessian = (
+            (terms * splits[..., None]).sum(1) for terms in (weights * (p - targets), curvature)
+        )
+        return gradient, hessian, splits.any(-1)
+
+    def _problems(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, "b 1 n"], Float[Tensor, "b l n"], Bool[Tensor, "b l"]]:
+        """The logistic regressions of all levels l.
+
+        Returns:
+            The weights of the items, 0 on padding; the targets ``1[y >= l]``; and whether a level
+            splits a list: some items reach it, and some do not.
+        """
+        weights = lists.weighted(lists.mask.to(lists.scores))[:, None]
+        level = torch.arange(1, self.levels, device=lists.scores.device)[:, None]
+        is_above, counts = lists.labels[:, None] >= level, weights > 0
+        splits = (is_above & counts).any(-1) & (~is_above & counts).any(-1)
+        return weights, is_above.to(lists.scores), splits
+
+
+def _curvatures(
+    scores: ItemValues, weights: Float[Tensor, "b 1 n"], intercepts: Float[Tensor, "b l"]
+) -> Float[Tensor, "b l n"]:
+    """``w σ'(s - c)`` of each item at each level."""
+    logits = scores[:, None] - intercepts[..., None]
+    return weights * torch.sigmoid(logits) * torch.sigmoid(-logits)
+
+
+@torch.no_grad()
+def _fit_intercepts(
+    scores: ItemValues,
+    weights: Float[Tensor, "b 1 n"],
+    targets: Float[Tensor, "b l n"],
+    splits: Bool[Tensor, "b l"],
+) -> Float[Tensor, "b l"]:
+    """The c with ``Σ_i w_i σ(s_i - c) = Σ_i w_i t_i``; 0 where a level does not split a list.
+
+    The sum decreases in c, and c is between the least and the largest score, both less the logit of
+    the share of t: Newton's method, with a bisection wherever its step leaves what is left of that
+    interval.
+    """
+    size, total = (weights * targets).sum(-1), weights.sum(-1)
+    shift = torch.logit(divide(size, total).where(splits, 0.5))
+    scores, counts = scores[:, None], weights > 0
+    least = scores.masked_fill(~counts, torch.inf).amin(-1)
+    most = scores.masked_fill(~counts, -torch.inf).amax(-1)
+    low, high = ((bound - shift).where(splits, 0.0) for bound in (least, most))
+    may_stop = not scores.is_cuda and not is_unchecked(scores, targets)
+    intercepts = (low + high) / 2
+    for _ in range(_MAX_STEPS):
+        inside = torch.sigmoid(scores - intercepts[..., None])
+        excess = (weights * inside).sum(-1) - size
+        low = intercepts.where(excess > 0, low)
+        high = intercepts.where(excess <= 0, high)
+        newton = intercepts + excess / (weights * inside * (1 - inside)).sum(-1)
+        is_between = (newton > low) & (newton < high)
+        previous, intercepts = intercepts, newton.where(is_between, (low + high) / 2)
+        # On a GPU, to look at values would wait, and a CUDA graph has a fixed number of steps.
+        if may_stop and bool(((intercepts == previous) | ~splits).all()):
+            break
+    return intercepts
 
 
 @losses.register("listmle")
