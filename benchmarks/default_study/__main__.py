@@ -30,6 +30,7 @@ _TASKS = {
     "encodings": lambda choices: choices.encoding_tasks,
     "attention": lambda choices: lambda _: list(choices.attention_tasks()),
     "decay": lambda choices: lambda _: list(choices.decay_tasks()),
+    "penalty": lambda choices: lambda _: list(choices.penalty_tasks()),
     "timed": lambda choices: lambda _: list(choices.timed()),
 }
 
@@ -49,7 +50,7 @@ def main() -> None:
             workers=args.workers,
             changes={},
             tasks=_TASKS[args.tasks](choices),
-            first=(choices.MEDIUM, choices.POINTWISE),
+            first=() if args.tasks == "penalty" else (choices.MEDIUM, choices.POINTWISE),
         )
     elif args.command == "trees":
         import trees

@@ -13,6 +13,8 @@ from data import Data
 from plan import LAMBDA, LAST, LEVELS, SOFTMAX, Results, Task
 
 from rankgrad.data.synthetic import INFORMATIVE, SIZES
+from rankgrad.models import models
+from rankgrad.training._settings import ATTENTION_LISTS
 
 IN_LIST = ("rank", "score", "ties")
 MEDIUM = Data(SIZES["medium"], in_list=IN_LIST)
@@ -699,6 +701,58 @@ def decay_tasks() -> Iterable[Task]:
         yield regularized(own)
 
 
+ORDERED = "ordered_logit"
+#: Queries on which nothing had been trained before the L1 penalty was chosen.
+L1_NEW = replace(MEDIUM, seed=17)
+#: The library's penalty and weight decay by the number of training lists.
+PENALTIES = {1000: (0.3, 1.0), 6000: (0.13, 0.3), 18919: (0.073, 0.19)}
+
+
+def penalized(data: Data, loss: str = ORDERED, model: str = "medium") -> Task:
+    """A default of many lists, with its L1 penalty, weight decay and loss, or with another loss."""
+    l1, decay = PENALTIES[data.lists[0]]
+    spec = str(models.get(f"{model}(heads=2)" if data.lists[0] >= ATTENTION_LISTS else model))
+    task = replace(LARGE, data=data, losses=(loss,), model=spec)
+    changes = (("weight_decay", decay), ("optimizer", f"adamw(l1={l1})"))
+    return replace(
+        task, changes=changes, recipe="short" if data.lists == WEB30K.lists else "cosine"
+    )
+
+
+def unpenalized(task: Task) -> Task:
+    """The same without the L1 penalty."""
+    changes = tuple(change for change in task.changes if change[0] != "optimizer")
+    return replace(task, changes=changes)
+
+
+def without_attention(task: Task) -> Task:
+    """The same without attention."""
+    return replace(task, model=task.model.replace(", heads=2", ""))
+
+
+def penalty_tasks() -> Iterable[Task]:
+    """The L1 penalty and ``ordered_logit``: the default, its parts, losses, and more seeds."""
+    worlds = {data: [replace(data, world=w) for w in WORLDS[::-1]] for data in (L1_NEW, MEDIUM)}
+    web30k = [replace(WEB30K, world=world) for world in WORLDS[::-1]]
+    for data in (*worlds[L1_NEW], *worlds[MEDIUM], *web30k):
+        yield penalized(data)
+    for loss in (LAMBDA, SOFTMAX):
+        yield from (penalized(data, loss) for data in web30k)
+    for data in worlds[MEDIUM]:
+        yield penalized(data, SOFTMAX)
+        yield unpenalized(penalized(data))
+    for loss in (ORDERED, LAMBDA):
+        yield from (replace(penalized(data, loss), seed=1) for data in web30k)
+    for data in worlds[MEDIUM]:
+        yield penalized(data, model="large")
+        yield penalized(data, LAMBDA)
+        yield without_attention(penalized(data))
+    for seed in (1, 2):
+        yield from (replace(penalized(data), seed=seed) for data in worlds[MEDIUM])
+    for loss in (ORDERED, LAMBDA):
+        yield from (replace(penalized(data, loss), seed=2) for data in web30k)
+
+
 def table() -> Iterable[Task]:
     """Losses of every kind with the default's network and the context-aware one, then seeds."""
     at_web30k = replace(LARGE, data=WEB30K, recipe="short")
@@ -732,6 +786,7 @@ def tasks(results: Results) -> list[Task]:
         *library_attention(),
         *attention_tasks(),
         *decay_tasks(),
+        *penalty_tasks(),
         *encoded_attention(),
         *other_attentions(),
         *encoding_rates(),

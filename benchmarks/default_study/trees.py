@@ -247,7 +247,7 @@ def _measured(predict: Predict, vali: Dataset, test: Dataset, world: str) -> dic
     values = ndcg(test_scores, test)
     return {
         "best_value": float(ndcg(vali_scores, vali).mean()),
-        "expected": expected_ndcg(vali_scores, vali, gains),
+        "expected": float(expected_ndcg(vali_scores, vali, gains).mean()),
         "test": float(values.mean()),
         "per_query": encode(values),
     }

@@ -80,14 +80,20 @@ class Worker:
         assert network is not None
         result["fit_seconds"] = round(time.perf_counter() - start, 2)
         network.to(self.device).eval()
-        test_values = ndcg(score(network, inputs["test"], splits["test"].offsets), splits["test"])
+        test_scores = score(network, inputs["test"], splits["test"].offsets)
+        test_values = ndcg(test_scores, splits["test"])
         train_scores = score(network, inputs["train"][: train.n_items], train.offsets)
         result["test"], result["per_query"] = float(test_values.mean()), encode(test_values)
         vali_inputs = torch.from_numpy(splits["vali"].features).to(self.device)
         vali_scores = score(network, vali_inputs, splits["vali"].offsets)
         if task.data.is_original:
-            gains = expected_gains(np.load(folder / "vali_oracle.npy"), task.data.world)
-            result["expected"] = expected_ndcg(vali_scores, splits["vali"], gains)
+            scores = {"vali": vali_scores, "test": test_scores}
+            expected = {}
+            for part, own in scores.items():
+                gains = expected_gains(np.load(folder / f"{part}_oracle.npy"), task.data.world)
+                expected[part] = expected_ndcg(own, splits[part], gains)
+            result["expected"] = float(expected["vali"].mean())
+            result["expected_per_query"] = encode(1 - expected["test"])
         if vali is None:
             result["best_value"] = float(ndcg(vali_scores, splits["vali"]).mean())
         result["train"] = float(ndcg(train_scores, train).mean())
@@ -228,8 +234,8 @@ def ndcg(scores: Tensor, lists: Dataset) -> np.ndarray:
     return values.cpu().numpy()
 
 
-def expected_ndcg(scores: Tensor, lists: Dataset, gains: np.ndarray) -> float:
-    """The mean over lists of the expected DCG@10, relative to that of the best ranking.
+def expected_ndcg(scores: Tensor, lists: Dataset, gains: np.ndarray) -> np.ndarray:
+    """The expected DCG@10 of each list, ``[lists]``, relative to that of the best ranking.
 
     It has no noise of labels, so that it tells smaller differences than NDCG does.
 
@@ -241,7 +247,7 @@ def expected_ndcg(scores: Tensor, lists: Dataset, gains: np.ndarray) -> float:
     offsets = torch.from_numpy(lists.offsets).to(scores.device)
     labels = torch.from_numpy(gains).to(scores)
     values: Tensor = metrics.get("ndcg@10(gain=linear)")(scores, labels, offsets=offsets)
-    return float(values.mean())
+    return values.cpu().numpy()
 
 
 def encode(values: np.ndarray) -> str:

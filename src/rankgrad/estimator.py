@@ -564,7 +564,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _explicit(self) -> set[str]:
         """Of the parameters that ``for_data`` may choose, those that the user has changed."""
-        names = (*RULE_SETTINGS, "optimizer", "weight_decay")
+        names = (*RULE_SETTINGS, "loss", "optimizer", "weight_decay")
         return {name for name in names if getattr(self, name) != getattr(_DEFAULTS, name)}
 
     def _check_holdout(self, lists: int) -> None:

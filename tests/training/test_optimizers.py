@@ -56,6 +56,38 @@ def test_the_steps_of_a_subclass_of_adam_are_its_own():
         assert type(optimizer) is expected
 
 
+PENALIZED = "tabm(hidden=[4], members=2, in_list=[rank], heads=1, periodic=2, scale_rate=6.0)"
+
+
+def test_the_l1_penalty_moves_scales_of_inputs_to_zero_and_nothing_else():
+    """By learning rate times l1, whatever the gradient; here it is 0. The kernel does the same."""
+    for wrap in (lambda optimizer: optimizer, FusedAdam):
+        network = models.get(PENALIZED).build(n_features=5)
+        names = {p: name for name, p in network.named_parameters()}
+        before = {name: p.detach().clone() for p, name in names.items()}
+        optimizer = optimizers.get("adamw(l1=0.3)").build(network, 0.1, 0.0)
+        numbered = [p for group in optimizer.param_groups for p in group["params"]]
+        assert numbered == sorted(network.parameters(), key=lambda p: p.dim() <= 1)
+        steps = wrap(optimizer)
+        for step in (1, 2, 3, 4, 5, 6):  # as parameters, scales start at 1 / 6 or at 0
+            for parameter in network.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            steps.step()
+            moved = 0.03 * step
+            for parameter, name in names.items():
+                is_scale = name in ("layers.0.scale_in", "attention.scale_in")
+                size = (before[name].abs() - moved * is_scale).clamp(min=0.0)
+                torch.testing.assert_close(parameter.detach(), before[name].sign() * size)
+        assert network.attention.scale_in.count_nonzero() == 0
+
+
+def test_l1_needs_scales_of_inputs():
+    with pytest.raises(ValueError, match="this network has none"):
+        optimizers.get("adamw(l1=0.1)").build(models.get("small").build(3), 0.1, 0.0)
+    with pytest.raises(ValueError, match="l1 must be a number of at least 0"):
+        optimizers.get("adamw(l1=-0.1)")
+
+
 def test_biases_do_not_decay():
     groups = optimizers.get("adamw").build(nn.Linear(3, 2), 0.1, 0.5).param_groups
     assert [(g["params"][0].dim(), g["weight_decay"]) for g in groups] == [(2, 0.5), (1, 0.0)]

@@ -2,12 +2,11 @@ from itertools import chain
 
 import numpy as np
 import pytest
-import torch
 import typer
 
 from rankgrad.cli import app
 from rankgrad.cli._setting_options import panels_of
-from rankgrad.data import Dataset, batches
+from rankgrad.data import Dataset
 from rankgrad.estimator import Ranker
 from rankgrad.models import models
 from rankgrad.training import Settings
@@ -114,23 +113,24 @@ def test_few_items_leave_the_settings():
 
 
 @pytest.mark.parametrize(
-    ("count", "length", "epochs", "model", "decay"),
+    ("count", "length", "epochs", "model", "decay", "l1"),
     [
-        (500, 100, 20, "medium", 1.0),
-        (3000, 20, 20, "medium(heads=2)", 0.6),
-        (10_001, 20, 10, "medium(heads=2)", 0.36),
-        (10_001, 5, 10, "medium", 0.36),
+        (500, 100, 20, "medium", 1.0, 0.3),
+        (3000, 20, 20, "medium(heads=2)", 0.6, 0.18),
+        (10_001, 20, 10, "medium(heads=2)", 0.36, 0.1),
+        (10_001, 5, 10, "medium", 0.36, 0.1),
     ],
 )
-def test_many_items_have_a_larger_model(count, length, epochs, model, decay):
+def test_many_items_have_a_larger_model(count, length, epochs, model, decay, l1):
     settings = Settings(seed=3, device="cpu")
     found, (note,) = for_data(settings, lists(count, length), explicit={"seed", "device"})
     assert found.model == str(models.get(model))
     assert (found.schedule, found.epochs, found.patience) == ("cosine", epochs, None)
-    assert (found.seed, found.loss) == (3, Settings().loss)
+    assert (found.seed, found.loss) == (3, "softmax")  # labels are 0 and 1
     assert note.startswith(f"{count * length:,} training items")
-    assert " and no GPU" in note and f": model {model}, cosine" in note
-    assert found.weight_decay == decay and f", weight decay {decay:g} (" in note
+    assert f": model {model}, cosine" in note
+    assert found.weight_decay == decay and f", weight decay {decay:g}, " in note
+    assert found.optimizer == f"adamw(l1={l1})" and f", optimizer adamw(l1={l1}) (" in note
 
 
 @pytest.mark.parametrize(
@@ -154,16 +154,22 @@ def test_very_long_and_short_lists_have_no_attention(lengths, list_size, model):
 
 
 @pytest.mark.parametrize(
-    ("memory", "list_size", "model"),
-    [(10**12, None, "large"), (10**9, None, "medium"), (10**9, 40, "large")],
+    ("labels", "options", "loss"),
+    [
+        ([0, 1, 2], {}, "ordered_logit"),
+        ([0, 2, 7], {}, "ordered_logit(levels=8)"),
+        ([0, 1, 1], {}, "softmax"),  # binary
+        ([0, 1, 1.5], {}, "softmax"),  # no grades
+        ([0, 1, 32], {}, "softmax"),  # too many levels
+        ([0, 1, 2], {"metric": "ap"}, "softmax"),
+        ([0, 1, 2], {"loss": "lambdaloss@10"}, "lambdaloss@10"),
+    ],
 )
-def test_a_gpu_with_memory_enough_has_the_large_one(monkeypatch, memory, list_size, model):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(batches, "process_memory", lambda device: memory)
-    settings = Settings(list_size=list_size)
-    found, (note,) = for_data(settings, lists(500, 100), explicit={"list_size"})
-    assert found.model == str(models.get(model)) and f"model {model}" in note
-    assert (found.weight_decay == Settings().weight_decay) == (model == "large")
+def test_graded_labels_have_a_loss_of_all_grades(labels, options, loss):
+    data = lists(500, 120)
+    graded = Dataset(data.features, np.tile(labels, 20_000), data.offsets, data.qids)
+    found, (note,) = for_data(Settings(**options), graded, explicit=options)
+    assert found.loss == loss and (f", loss {loss}, " in note) == loss.startswith("ordered")
 
 
 def test_explicit_settings_are_unchanged():
@@ -175,6 +181,7 @@ def test_explicit_settings_are_unchanged():
     assert (settings.epochs, settings.schedule) == (3, "constant")
     assert settings.patience == Settings().patience
     assert settings.weight_decay == Settings().weight_decay
+    assert settings.optimizer == Settings().optimizer
     assert settings.model == str(models.get("medium"))
     settings = Settings(weight_decay=0.05, device="cpu")
     settings, (note,) = for_data(settings, many, explicit={"weight_decay", "device"})

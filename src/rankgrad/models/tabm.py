@@ -156,6 +156,8 @@ class TabMNet(Scorer):
                 rate = model.scale_rate if depth == 0 else 1.0
                 sizes = model.members, width, size
                 layer = AdaptedLinear(*sizes, random_signs=depth == 0, rate=rate)
+                if depth == 0:
+                    layer.selecting = ("scale_in",)
                 if rate != 1:
                     layer.scale_in.detach()[..., attention_columns] = 0.0
                 layers.append(layer)

@@ -39,22 +39,62 @@ class Optimizer(HasSpec):
 
         Weight decay applies to matrices, and not to vectors: biases and the scales of
         normalizations. Nor does it apply to the parameters that a module names in ``undecayed``.
+        An L1 penalty applies to those that a module names in ``selecting``.
         """
         parameters = [p for p in network.parameters() if p.requires_grad]
-        undecayed = {p for p in parameters if p.dim() <= 1}
-        for module in network.modules():
-            undecayed |= {module.get_parameter(name) for name in getattr(module, "undecayed", ())}
+        undecayed = {p for p in parameters if p.dim() <= 1} | _named(network, "undecayed")
+        l1 = self.l1 if isinstance(self, AdamW) else 0.0
+        scales = _named(network, "selecting") if l1 else set()
+        if l1 and not scales:
+            raise ValueError(
+                f"{self}: l1 is a penalty of the factors that scale inputs, and this network has "
+                "none. tabm with share=adapters, medium and large have them"
+            )
         # Matrices are first, whatever decays of them: saved states are numbered in this order.
         ordered = sorted(parameters, key=lambda p: p.dim() <= 1)
+        alike = groupby(ordered, lambda p: (p in undecayed, p in scales))
         groups: list[dict[str, object]] = [
-            {"params": [*alike], "weight_decay": decay}
-            for decay, alike in groupby(ordered, lambda p: 0.0 if p in undecayed else weight_decay)
+            {
+                "params": [*group],
+                "weight_decay": 0.0 if is_undecayed else weight_decay,
+                **({"l1": l1} if is_scale else {}),
+            }
+            for (is_undecayed, is_scale), group in alike
         ]
         return self._make(groups, learning_rate)
 
     def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
         """PyTorch's optimizer of these groups of parameters, with this learning rate."""
         raise TypeError(f"{type(self).__name__} does not say how it is made")
+
+
+def _named(network: nn.Module, attribute: str) -> set[nn.Parameter]:
+    """The parameters that the modules of a network name in this attribute."""
+    return {
+        module.get_parameter(name)
+        for module in network.modules()
+        for name in getattr(module, attribute, ())
+    }
+
+
+class L1AdamW(torch.optim.AdamW):
+    """PyTorch's AdamW, with an L1 penalty of the groups of parameters that have one (``l1``)."""
+
+    @torch.no_grad()
+    @override
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        for group in self.param_groups:
+            soft_threshold(group)
+        return loss
+
+
+def soft_threshold(group: Mapping[str, Any]) -> None:
+    """Move the parameters of a group that were updated toward 0, by learning rate times ``l1``."""
+    if group.get("l1", 0.0):
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.copy_(nn.functional.softshrink(parameter, group["lr"] * group["l1"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +133,21 @@ class Adam(_Moments):
 @optimizers.register("adamw")
 @dataclass(frozen=True, kw_only=True)
 class AdamW(_Moments):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 
-    kind = torch.optim.AdamW
+    Args:
+        l1: a decoupled L1 penalty of the factors by which ``tabm`` scales its inputs. After each
+            step they move toward 0 by learning rate times l1, and stop at 0 (soft thresholding, the
+            proximal step of the lasso), so the network ignores inputs that do not help. In units of
+            the factors the move is ``scale_rate`` times as large.
+    """
+
+    kind = L1AdamW
+    l1: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_not_negative("l1", self.l1)
 
 
 @optimizers.register("adagrad")
@@ -280,6 +332,7 @@ class FusedAdam:
                 beta2=beta2,
                 **{name: group[name] for name in _ADAM_OPTIONS},
             )
+            soft_threshold(group)
 
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""

@@ -257,16 +257,18 @@ class Settings(TomlSettings):
     not_compared = frozenset({"graphs"})
 
     loss: _Task[LossSpec] = "softmax"
-    """The loss that is minimized: see `rankgrad losses`."""
+    """The loss that is minimized: see `rankgrad losses`. If neither it nor the model is set, 50,000
+    training items or more have graded labels and the metric is NDCG, it is ordered_logit."""
 
     model: _Task[_Model] = (
         "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     )
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`.
     Settings of the optimizer, batches and devices do not apply to trees. If it is not set, on
-    50,000 training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the
-    cosine schedule; on 3,000 lists or more, of 20 items or more in the mean and 1,500 at most,
-    with two heads of attention: medium(heads=2) or large(heads=2). medium has more weight decay."""
+    50,000 training items or more it is medium, with 10 or 20 epochs of the cosine schedule, more
+    weight decay, an L1 penalty of inputs and, for graded labels, the loss ordered_logit; on 3,000
+    lists or more, of 20 items or more in the mean and 1,500 at most, with two heads of attention:
+    medium(heads=2)."""
 
     metric: _Task[MetricSpec] = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -292,7 +294,8 @@ class Settings(TomlSettings):
     by the seed; 0 for none."""
 
     optimizer: _Method[_Optimizer] = "adamw"
-    """The optimizer: adam, adamw, adagrad or sgd, with options."""
+    """The optimizer: adam, adamw, adagrad or sgd, with options. adamw(l1=0.1) also has an L1
+    penalty of the factors by which tabm scales its inputs, so that it ignores useless ones."""
 
     learning_rate: _Method[float] = Field(default=3e-3, gt=0, allow_inf_nan=False)
     """The highest learning rate."""
@@ -300,7 +303,7 @@ class Settings(TomlSettings):
     weight_decay: _Method[float] = Field(default=0.01, ge=0, allow_inf_nan=False)
     """Weight decay, which applies to weights and not to norms, encodings of features and most
     biases. If neither it nor model, optimizer, learning_rate, schedule, epochs or patience is set,
-    the model medium has more: 1 on 1,000 lists, 0.3 on 6,000."""
+    50,000 training items or more have more: 1 on 1,000 lists, 0.3 on 6,000."""
 
     schedule: _Method[_Schedule] = "constant"
     """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
@@ -413,24 +416,27 @@ class Settings(TomlSettings):
         return self.model_dump(mode="json", exclude=excluded)
 
 
-#: From this many training items on, the default model is ``medium`` or ``large``.
+#: From this many training items on, the default model is ``medium``.
 MANY_ITEMS = 50_000
 #: From this many training lists on, it has attention to similar items; on 1,000 lists that does not
 #: help, on 6,000 it does (``docs/results/simulated.md``).
 ATTENTION_LISTS = 3_000
-#: Up to this many training lists, these models train for 20 epochs; on more lists, for 10.
+#: Up to this many training lists, it trains for 20 epochs; on more lists, for 10.
 MANY_LISTS = 10_000
-#: If the user sets one of these, :func:`for_data` leaves schedule, epochs, patience and weight
-#: decay as they are.
+#: If the user sets one of these, :func:`for_data` leaves schedule, epochs, patience, weight decay
+#: and the optimizer as they are.
 RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
 
-_ITEM_BYTES = 300_000  # the GPU memory that a training step of ``large`` takes per item
 _HEADS = 2  # of the attention
 _MIN_MEAN_LENGTH = 20  # of lists with attention, in training; shorter lists were not tried
 _MAX_LENGTH = 1500  # of the longest list with attention, whose time grows with its square
-#: The weight decay of ``medium`` times the learning rate, summed over all steps: a weight without a
-#: gradient would shrink by the factor exp(-1.7) (``docs/results/simulated.md``).
+#: The weight decay times the learning rate, summed over all steps: a weight without a gradient
+#: would shrink by the factor exp(-1.7) (``docs/results/simulated.md``).
 _TOTAL_DECAY = 1.7
+#: The L1 penalty times the root of the number of lists, as in the theory of the lasso, and the
+#: largest one: on 1,000 lists 0.3 was the best, and on 6,000 lists 0.1.
+_ROOT_L1, _MAX_L1 = 10.0, 0.3
+_MAX_GRADE = 31  # of labels with the loss ordered_logit: its time grows with the number of levels
 
 
 def for_data(
@@ -439,16 +445,17 @@ def for_data(
     """Choose defaults by the size of the training data.
 
     The command line and :class:`rankgrad.Ranker` call it before they train. For few items the model
-    is the default of :class:`Settings`; for many it is a larger network, with a learning rate that
-    decreases to 0; and for many lists, neither short nor very long, it has attention.
+    is the default of :class:`Settings`; for many it is a larger network that selects its inputs,
+    with a learning rate that decreases to 0 and, for graded labels, a loss of all grades; and for
+    many lists, neither short nor very long, it has attention.
 
     Args:
         settings: the settings, with defaults for those that the user did not set.
         train: the training lists, including those to be held out.
         explicit: the names of the settings that the user set, which stay as they are. If the model
             is among them, nothing changes: the rules were measured with the models chosen here.
-            Schedule, epochs, patience and weight decay change only if none of ``RULE_SETTINGS`` is
-            explicit, and weight decay only if the optimizer is not.
+            Schedule, epochs, patience, weight decay and the optimizer change only if none of
+            ``RULE_SETTINGS`` is explicit, and weight decay only if the optimizer is not.
 
     Returns:
         The settings, and sentences that say which rules were applied.
@@ -457,61 +464,69 @@ def for_data(
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training._settings import Settings, for_data
     >>> features, offsets = np.zeros((60000, 2), np.float32), np.arange(0, 60001, 100)
-    >>> lists = Dataset(features, np.zeros(60000), offsets, np.arange(600).astype(str))
-    >>> settings, notes = for_data(Settings(device="cpu"), lists, explicit={"device"})
+    >>> lists = Dataset(features, np.arange(60000) % 5, offsets, np.arange(600).astype(str))
+    >>> settings, notes = for_data(Settings(), lists, explicit=())
     >>> settings.schedule, settings.epochs
     ('cosine', 20)
     >>> print(*notes)
-    60,000 training items and no GPU: model medium, cosine schedule of 20 epochs, weight decay 1 \
-(model=small is for fewer)
+    60,000 training items: model medium, loss ordered_logit, cosine schedule of 20 epochs, weight \
+decay 1, optimizer adamw(l1=0.3) (model=small is for fewer)
     >>> for_data(Settings(), lists, explicit={"model"})[1]
     []
     """
     if train.n_items < MANY_ITEMS or "model" in explicit:
         return settings, []
+    changes: dict[str, Any] = {"model": "medium"}
+    size, smaller = f"{train.n_items:,} training items", "model=small is for fewer"
     # In training lists are cut to ``list_size``; in validation and prediction they are not.
-    train_lengths = train.lengths.clip(max=settings.list_size or train.n_items)
-    model, reason = _large_data_model(settings, int(train_lengths.max()))
-    changes: dict[str, Any] = {"model": model}
-    choice, smaller = f"model {model}", "model=small is for fewer"
-    has_length = train_lengths.mean() >= _MIN_MEAN_LENGTH and train.lengths.max() <= _MAX_LENGTH
+    mean_length = train.lengths.clip(max=settings.list_size or train.n_items).mean()
+    has_length = mean_length >= _MIN_MEAN_LENGTH and train.lengths.max() <= _MAX_LENGTH
     if len(train) >= ATTENTION_LISTS and has_length:
-        changes["model"] = f"{model}(heads={_HEADS})"
-        reason += f", {len(train):,} lists"
-        choice, smaller = f"model {changes['model']}", f"model={model} is without attention"
+        changes["model"] = f"medium(heads={_HEADS})"
+        size += f", {len(train):,} lists"
+        smaller = "model=medium is without attention"
+    choices = [f"model {changes['model']}"]
+    levels = _levels(train)
+    if "loss" not in explicit and levels and settings.metric.startswith("ndcg"):
+        changes["loss"] = (
+            "ordered_logit" if levels == _LEVELS else f"ordered_logit(levels={levels})"
+        )
+        choices.append(f"loss {changes['loss']}")
     if not set(RULE_SETTINGS) & set(explicit):
         epochs = 20 if len(train) <= MANY_LISTS else 10
         changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
-        choice += f", cosine schedule of {epochs} epochs"
-        if model == "medium" and not {"weight_decay", "optimizer"} & set(explicit):
-            changes["weight_decay"] = _weight_decay(settings, epochs * len(train))
-            choice += f", weight decay {changes['weight_decay']:g}"
-    note = f"{train.n_items:,} training items{reason}: {choice} ({smaller})"
+        choices.append(f"cosine schedule of {epochs} epochs")
+        if "optimizer" not in explicit:
+            if "weight_decay" not in explicit:
+                changes["weight_decay"] = _weight_decay(settings, epochs * len(train))
+                choices.append(f"weight decay {changes['weight_decay']:g}")
+            l1 = min(_MAX_L1, _ROOT_L1 / math.sqrt(len(train)))
+            changes["optimizer"] = f"adamw(l1={l1:.2g})"
+            choices.append(f"optimizer {changes['optimizer']}")
+    note = f"{size}: {', '.join(choices)} ({smaller})"
     return Settings(**settings.model_dump() | changes), [note]
 
 
+_LEVELS = 5  # of ordered_logit, its default
+
+
+def _levels(train: Dataset) -> int:
+    """The number of levels of graded labels, at least ``_LEVELS``; 0 if labels are no grades.
+
+    Grades are whole numbers up to ``_MAX_GRADE`` of which at least three differ.
+    """
+    import numpy as np
+
+    values = np.unique(train.labels)
+    is_graded = len(values) >= 3 and values[-1] <= _MAX_GRADE and (values % 1 == 0).all()
+    return max(_LEVELS, int(values[-1]) + 1) if is_graded else 0
+
+
 def _weight_decay(settings: Settings, n_lists: int) -> float:
-    """The weight decay of ``medium``, at most 1, by the number of lists of all epochs together.
+    """The weight decay, at most 1, by the number of lists of all epochs together.
 
     The mean learning rate under the cosine schedule is half of the highest.
     """
     steps = n_lists / (settings.batch_size * settings.accumulate)
     decay = _TOTAL_DECAY / (settings.learning_rate / 2 * steps)
     return min(1.0, float(f"{decay:.2g}"))
-
-
-def _large_data_model(settings: Settings, max_length: int) -> tuple[str, str]:
-    """The model for many items, and the reason: the middle of the note of :func:`for_data`.
-
-    ``large`` must be able to train on a batch of the longest lists in half of the GPU's memory.
-    """
-    import torch
-
-    from rankgrad.data.batches import process_memory
-
-    if settings.device == "cpu" or not torch.cuda.is_available():
-        return "medium", " and no GPU"
-    needed = _ITEM_BYTES * settings.batch_size * max_length
-    if 2 * needed > process_memory(torch.device("cuda")):
-        return "medium", f" in lists of up to {max_length:,}, too long for large on this GPU"
-    return "large", " and a GPU"
