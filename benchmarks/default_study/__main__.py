@@ -31,6 +31,7 @@ _TASKS = {
     "attention": lambda choices: lambda _: list(choices.attention_tasks()),
     "decay": lambda choices: lambda _: list(choices.decay_tasks()),
     "penalty": lambda choices: lambda _: list(choices.penalty_tasks()),
+    "few penalty": lambda choices: lambda _: list(choices.few_penalty_tasks()),
     "timed": lambda choices: lambda _: list(choices.timed()),
 }
 
@@ -50,7 +51,7 @@ def main() -> None:
             workers=args.workers,
             changes={},
             tasks=_TASKS[args.tasks](choices),
-            first=() if args.tasks == "penalty" else (choices.MEDIUM, choices.POINTWISE),
+            first=(choices.MEDIUM, choices.POINTWISE) if args.tasks == "all" else (),
         )
     elif args.command == "trees":
         import trees

@@ -719,15 +719,32 @@ def penalized(data: Data, loss: str = ORDERED, model: str = "medium") -> Task:
     )
 
 
-def unpenalized(task: Task) -> Task:
-    """The same without the L1 penalty."""
-    changes = tuple(change for change in task.changes if change[0] != "optimizer")
-    return replace(task, changes=changes)
+def with_penalty(task: Task, l1: float) -> Task:
+    """The same with another L1 penalty, or with none (0)."""
+    changes = [change for change in task.changes if change[0] != "optimizer"]
+    changes += [("optimizer", f"adamw(l1={l1})")] if l1 else []
+    return replace(task, changes=tuple(changes))
 
 
 def without_attention(task: Task) -> Task:
     """The same without attention."""
     return replace(task, model=task.model.replace(", heads=2", ""))
+
+
+def penalty_options(data: Data) -> dict[str, Task]:
+    """The default, its parts one by one, and other losses, by their names."""
+    own = penalized(data)
+    found = {"the default": own, "without the L1 penalty": with_penalty(own, 0)}
+    if data.lists == FEW.lists:
+        found |= {f"`adamw(l1={l1})`": with_penalty(own, l1) for l1 in (0.1, 1.0)}
+        found["two heads"] = replace(own, model=str(models.get("medium(heads=2)")))
+    else:
+        found["without attention"] = without_attention(own)
+    found |= {f"`{loss}`": penalized(data, loss) for loss in (LAMBDA, SOFTMAX)}
+    if data.lists != FEW.lists:
+        return found
+    found["`softmax`, without the L1 penalty"] = with_penalty(found["`softmax`"], 0)
+    return {name: replace(task, recipe=LAST) for name, task in found.items()}
 
 
 def penalty_tasks() -> Iterable[Task]:
@@ -740,7 +757,7 @@ def penalty_tasks() -> Iterable[Task]:
         yield from (penalized(data, loss) for data in web30k)
     for data in worlds[MEDIUM]:
         yield penalized(data, SOFTMAX)
-        yield unpenalized(penalized(data))
+        yield with_penalty(penalized(data), 0)
     for loss in (ORDERED, LAMBDA):
         yield from (replace(penalized(data, loss), seed=1) for data in web30k)
     for data in worlds[MEDIUM]:
@@ -751,6 +768,13 @@ def penalty_tasks() -> Iterable[Task]:
         yield from (replace(penalized(data), seed=seed) for data in worlds[MEDIUM])
     for loss in (ORDERED, LAMBDA):
         yield from (replace(penalized(data, loss), seed=2) for data in web30k)
+
+
+def few_penalty_tasks() -> Iterable[Task]:
+    """The same on few lists, which a CPU trains on in some minutes."""
+    by_world = [penalty_options(replace(FEW, world=world)) for world in WORLDS[::-1]]
+    for name in by_world[0]:
+        yield from (options[name] for options in by_world)
 
 
 def table() -> Iterable[Task]:
@@ -787,6 +811,7 @@ def tasks(results: Results) -> list[Task]:
         *attention_tasks(),
         *decay_tasks(),
         *penalty_tasks(),
+        *few_penalty_tasks(),
         *encoded_attention(),
         *other_attentions(),
         *encoding_rates(),

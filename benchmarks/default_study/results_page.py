@@ -51,10 +51,11 @@ def best_achievable() -> dict[str, float]:
     fresh_pointwise = replace(FRESH, world="pointwise")
     pointwise = replace(SMALL, world="pointwise")
     first = (SMALL, pointwise, MEDIUM, WEB30K, POINTWISE)
-    new = [choices.NEW, choices.LAST_NEW]
+    new = [choices.NEW, choices.LAST_NEW, choices.L1_NEW]
     new += [replace(SMALL, seed=seed) for seed in choices.DRAWS]
     new += [replace(data, world="pointwise") for data in new]
-    for data in (*first, FRESH, FRESH_WEB30K, fresh_pointwise, *new):
+    web30k_pointwise = replace(WEB30K, world="pointwise")
+    for data in (*first, FRESH, FRESH_WEB30K, fresh_pointwise, web30k_pointwise, *new):
         made = replace(data, features=len(synthetic.INFORMATIVE)).make("test")
         scores = synthetic.oracle(made, world=data.world)
         values = evaluate(scores, made.labels, offsets=made.offsets, metrics=["ndcg@10"])
@@ -110,7 +111,9 @@ def write(results: Path, path: Path) -> None:
     text = words.substitute(
         goals=found.goals(),
         rules=found.rules(default_runs),
-        decay_gain=found.decay_gain(default_runs),
+        draws_gain=found.draws_gain(default_runs),
+        penalties=found.penalties(),
+        penalty_losses=found.penalty_losses(),
         together=found.together([json.loads(line) for line in together]),
         inputs=found.table(choices.inputs(), BASE),
         sizes=found.table(choices.sizes(), BASE),
@@ -211,7 +214,8 @@ class Found:
         lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
         small_pointwise = replace(SMALL, world="pointwise")
         fresh_pointwise = replace(FRESH, world="pointwise")
-        new = [replace(d, world=w) for d in (choices.NEW, choices.LAST_NEW) for w in choices.WORLDS]
+        unused = choices.NEW, choices.LAST_NEW, choices.L1_NEW
+        new = [replace(data, world=world) for data in unused for world in choices.WORLDS]
         data_sets = (MEDIUM, POINTWISE, *new, SMALL, small_pointwise, FRESH, fresh_pointwise)
         best = choices.ENCODINGS[-1]
         large, one = (choices.encoded_by(task, f"{best}, heads=2") for task in (LARGE, ONE))
@@ -220,8 +224,9 @@ class Found:
             for name, task in (("large(heads=2)", LARGE), ("medium(heads=2), before", ONE))
         }
         networks = {
+            "**the default**, medium(heads=2)": choices.penalized(MEDIUM),
+            "medium(heads=2), without L1": choices.present_default(MEDIUM),
             "large(heads=2)": large,
-            "medium(heads=2)": choices.present_default(MEDIUM),
             "medium(heads=2), before": one,
             "large(heads=2), weight decay": choices.regularized(large),
             "medium(heads=2), before, weight decay": choices.regularized(one),
@@ -238,6 +243,9 @@ class Found:
             for name, task in networks.items()
             if replace(task, data=data).key in self.results
         ]
+        for world in choices.WORLDS:
+            default = choices.penalized(replace(WEB30K, world=world))
+            rows.append(("**the default**, medium(heads=2)", default))
         for name, task in study.items():
             rows.append((name, replace(task, data=WEB30K, recipe="short")))
         web30k = replace(choices.periodic(ONE, "rate=6.0"), data=WEB30K, recipe="short")
@@ -275,7 +283,7 @@ class Found:
             better = max((own for own in pair if own), key=lambda own: own["best_value"])
             values = np.stack([decode(own["per_query"]) for own in (run, better)])
             cells = [_name(data), *(f"{own['test']:.4f}" if own else "not run" for own in pair)]
-            model = {"rules": "`medium`", "before": "`medium`, before"}.get(
+            model = {"rules": "`medium`", BEFORE: "`medium`, before"}.get(
                 run["model"], run["model"]
             )
             cells += [model, run["epochs"], f"{run['test']:.4f}", f"{self.best[_name(data)]:.4f}"]
@@ -431,7 +439,7 @@ class Found:
             found.append("\n".join(lines))
         return "\n\n".join(found)
 
-    def decay_gain(self, runs: Runs) -> str:
+    def draws_gain(self, runs: Runs) -> str:
         """What the default at small size gained over all draws, in each world."""
         found = []
         for world in choices.WORLDS:
@@ -443,6 +451,50 @@ class Found:
             difference, p = _difference(np.stack(pair))
             found.append(f"{difference} (p {p})")
         return " in the first world and ".join(found) + " in the second"
+
+    def penalties(self) -> str:
+        """The default, its parts and other losses, by size, in both worlds."""
+        heads = ["", "first world: validation", "test", "regret", "of the test"]
+        heads += ["second world: validation", "test", "regret", "of the test"]
+        found = []
+        for data in (choices.FEW, MEDIUM, WEB30K):
+            lines = [
+                f"{data.lists[0]:,} training lists:",
+                "",
+                _row(heads),
+                "|:--" + "|--:" * 8 + "|",
+            ]
+            by_world = [choices.penalty_options(replace(data, world=w)) for w in choices.WORLDS]
+            for option in by_world[0]:
+                runs = [self._seeds(options[option]) for options in by_world]
+                if any(runs):
+                    lines.append(_row([option, *(cell for own in runs for cell in _means(own))]))
+            found.append("\n".join(lines))
+        return "\n\n".join(found)
+
+    def penalty_losses(self) -> str:
+        """The default's loss beside others at WEB30K's size: each query's mean over the seeds."""
+        heads = ["world", "`ordered_logit` beside", "seeds", "difference in test NDCG@10", "p"]
+        heads += ["in expected NDCG@10 of these lists", "p"]
+        lines = [_row(heads), "|:--|:--" + "|--:" * 5 + "|"]
+        for world in choices.WORLDS:
+            data = replace(WEB30K, world=world)
+            own = self._seeds(choices.penalized(data))
+            for loss in (choices.LAMBDA, SOFTMAX):
+                other = self._seeds(choices.penalized(data, loss))
+                seeds = sorted(own.keys() & other.keys())
+                cells = [world, f"`{loss}`", len(seeds)]
+                for name, sign in (("per_query", 1), ("expected_per_query", -1)):
+                    pair = [_per_query([each[s] for s in seeds], name) for each in (own, other)]
+                    difference, p = _difference(sign * np.stack(pair))
+                    cells += [difference, p]
+                lines.append(_row(cells))
+        return "\n".join(lines)
+
+    def _seeds(self, task: Task) -> dict[int, Mapping[str, Any]]:
+        """The results of a task by its seed of training."""
+        tasks = {seed: replace(task, seed=seed) for seed in choices.SEEDS}
+        return {s: self.results[t.key] for s, t in tasks.items() if t.key in self.results}
 
     def large_regret(self) -> str:
         """That of ``large(heads=2)`` in the second world, without and with weight decay."""
@@ -643,10 +695,25 @@ def _difference(values: np.ndarray) -> list[str]:
     return [f"{first.mean() - second.mean():+.4f}", _p(paired_t_test(first, second))]
 
 
-def _per_query(runs: Runs) -> np.ndarray:
+def _per_query(runs: Runs, name: str = "per_query") -> np.ndarray:
     """The mean of several trainings, by query."""
-    values: np.ndarray = np.mean([decode(run["per_query"]) for run in runs], 0)
+    values: np.ndarray = np.mean([decode(run[name]) for run in runs], 0)
     return values
+
+
+def _means(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Validation and test NDCG, and both regrets, means over seeds; how many, if several."""
+    if not runs:
+        return [""] * 4
+    values = [f"{_average(runs, name):.4f}" for name in ("best_value", "test")]
+    if len(runs) > 1:
+        values[0] += f" ({len(runs)} seeds)"
+    test_regret = float(np.mean([decode(run["expected_per_query"]) for run in runs.values()]))
+    return [
+        *values,
+        f"{100 * (1 - _average(runs, 'expected')):.2f} %",
+        f"{100 * test_regret:.2f} %",
+    ]
 
 
 def _way(own: Mapping[str, Any], other: Mapping[str, Any], best: float) -> str:
