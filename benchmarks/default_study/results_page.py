@@ -708,12 +708,11 @@ def _means(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
     values = [f"{_average(runs, name):.4f}" for name in ("best_value", "test")]
     if len(runs) > 1:
         values[0] += f" ({len(runs)} seeds)"
-    test_regret = float(np.mean([decode(run["expected_per_query"]) for run in runs.values()]))
-    return [
-        *values,
-        f"{100 * (1 - _average(runs, 'expected')):.2f} %",
-        f"{100 * test_regret:.2f} %",
-    ]
+    values.append(f"{100 * (1 - _average(runs, 'expected')):.2f} %")
+    if not all("expected_per_query" in run for run in runs.values()):
+        return [*values, ""]  # of a training before it was measured
+    lost = np.mean([decode(run["expected_per_query"]) for run in runs.values()])
+    return [*values, f"{100 * lost:.2f} %"]
 
 
 def _way(own: Mapping[str, Any], other: Mapping[str, Any], best: float) -> str:

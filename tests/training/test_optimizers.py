@@ -1,8 +1,11 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from rankgrad.data import Dataset
 from rankgrad.models import models
+from rankgrad.training import Settings, fit
 from rankgrad.training._optimizers import FusedAdam, learning_rates, optimizers
 from rankgrad.training._processes import SingleProcess
 
@@ -79,6 +82,18 @@ def test_the_l1_penalty_moves_scales_of_inputs_to_zero_and_nothing_else():
                 size = (before[name].abs() - moved * is_scale).clamp(min=0.0)
                 torch.testing.assert_close(parameter.detach(), before[name].sign() * size)
         assert network.attention.scale_in.count_nonzero() == 0
+
+
+def test_a_network_with_an_l1_penalty_ignores_features_that_do_not_help():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(2000, 12)).astype(np.float32)
+    labels = (features[:, 3] + 0.3 * random.normal(size=2000) > 0.8).astype(np.float32)
+    data = Dataset(features, labels, np.arange(0, 2001, 20), np.arange(100).astype(str))
+    model = "tabm(hidden=[8], members=1, scale_rate=6.0)"
+    chosen = {"optimizer": "adamw(l1=1.0)", "learning_rate": 0.01, "batch_size": 10, "epochs": 20}
+    ranker = fit(Settings(model=model, schedule="cosine", patience=None, **chosen), data).model
+    scales = ranker.network.layers[0].input_scales.flatten().abs()
+    assert scales.argmax() == 3 and (scales == 0).sum() >= 8
 
 
 def test_l1_needs_scales_of_inputs():
