@@ -98,6 +98,7 @@ def train(
     if settings_file is None:
         resolved, notes = for_data(resolved, training, explicit)
         show_notes(notes)
+        run = output or _new_run(resolved.loss)
     how: dict[str, Any] = {"resume": resume, "on_epoch": on_epoch, "quiet": json}
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
