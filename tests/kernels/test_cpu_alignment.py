@@ -48,6 +48,7 @@ OPTIONS = {
     "listmle": [(None,), (torch.tensor(3),)],
     "cross_entropy": [("label",), ("softmax",)],
     "ndcg_bound": [(0, "exponential"), (4, "linear")],
+    "ordered_logit": [(5,)],
     "listap": [(20, 1.0)],
     "margin_mse": [()],
     "neuralsort_ce": [(0, 1.0), (4, 0.3)],

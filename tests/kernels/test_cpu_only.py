@@ -12,6 +12,8 @@ LOSSES = {
     "listap(bins=5, threshold=0.5)": (5, 0.5),
     "ndcg_bound": (0, "exponential"),
     "ndcg_bound@3(gain=linear)": (3, "linear"),
+    "ordered_logit": (5,),
+    "ordered_logit(levels=3)": (3,),
     "margin_mse": (),
     "neuralsort_ce": (0, 1.0),
     "neuralsort_ce@2(temperature=0.3)": (2, 0.3),

@@ -28,6 +28,7 @@ OPTIONS = {
     "listmle": (None,),
     "cross_entropy": ("softmax",),
     "ndcg_bound": (2, "exponential"),
+    "ordered_logit": (5,),
     "listap": (20, 1.0),
     "margin_mse": (),
     "neuralsort_ce": (2, 1.0),

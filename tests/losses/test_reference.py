@@ -1,12 +1,13 @@
 """Every loss beside the grid against its formula, written out in loops: values and gradients."""
 
 import itertools
+import math
 
 import pytest
 import reference
 import torch
 
-from rankgrad import losses, metrics
+from rankgrad import kernels, losses, metrics
 
 SEEDS = range(4)
 WEIGHTED = pytest.mark.parametrize("weighted", [False, True])
@@ -70,6 +71,23 @@ def test_options(seed, weighted):
     for k in (None, 1, 3):
         check("ndcg_bound", seed, weighted, k=k)
         check("ndcg_bound", seed, weighted, k=k, penalty="loglog", gain="linear")
+
+
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+def test_ordered_logit_keeps_its_digits_where_a_level_has_very_unequal_sides(mode):
+    """One item is opposed by 60,000 others, or by one of a weight that float32 would lose."""
+    loss = losses.get("ordered_logit")
+    labels = torch.zeros(60_000)
+    labels[0] = 1.0
+    odds = math.log(59_999)
+    expected = 59_999 * math.log1p(1 / 59_999) + math.log1p(59_999)
+    with kernels.using(mode):
+        assert loss(torch.zeros(60_000), labels).item() == pytest.approx(expected, rel=1e-6)
+        for above, below in ((1e8, 1.0), (1.0, 1e-9)):
+            scores = torch.tensor([odds, odds], requires_grad=True)
+            loss(scores, [1, 0], weights=torch.tensor([above, below])).backward()
+            wanted = torch.tensor([-below, below])
+            torch.testing.assert_close(scores.grad, wanted, rtol=1e-6, atol=0)
 
 
 @WEIGHTED

@@ -99,6 +99,8 @@ LOSSES = {
     "cross_entropy": Operation("cross_entropy", f"({_LISTS}, str target) -> {_VALUES}"),
     # Σ_i G_i log(1 / softmax(s)_i) over the ideal DCG@k of the gains G; on CPUs only.
     "ndcg_bound": Operation("cross_entropy", f"({_LISTS}, int k, str gain) -> {_VALUES}"),
+    # The likelihood of label levels, with an intercept of the list at each; on CPUs only.
+    "ordered_logit": Operation("ordered_logit", f"({_LISTS}, int levels) -> {_VALUES}"),
     # The cross-entropy of the labels' permutation matrix and NeuralSort's, over the first k ranks;
     # on CPUs only.
     "neuralsort_ce": Operation(

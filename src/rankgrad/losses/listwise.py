@@ -9,7 +9,7 @@ attributes ``linear_memory`` and ``capturable``.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -202,24 +202,21 @@ class NDCGBound(CrossEntropy):
         return divide(gains, metric.ideal(lists.weighted(gains))[:, None])
 
 
-_MAX_STEPS = 48  # bisections, at scores 1e4 apart, and then Newton steps
-
-
 @losses.register("ordered_logit")
 class OrderedLogit(LossWithoutCutoff):
-    """``Σ_{l=1}^{levels-1} min_c Σ_i BCE(σ(s_i - c), 1[y_i >= l])``: a logistic regression a level.
+    """``Σ_{l=1}^{levels-1} min_c Σ_i w_i BCE(σ(s_i - c), 1[y_i >= l])``: a likelihood of grades.
 
-    Each list has its own intercept c at each label level l, at which ``Σ_i σ(s_i - c)`` is the
-    number of items at or above the level: an ordered logit model with fixed effects of lists
-    (Baetschmann et al. 2015, there conditional on these numbers; for long lists both likelihoods
-    are nearly the same). The gradient, ``Σ_l [σ(s_i - c_l) - 1[y_i >= l]]``, is a relaxed
-    membership in the first items less the true one. The loss is convex and needs no pairs. softmax
-    of whole labels is the same likelihood for items drawn with replacement, where the relevant
-    items of a list compete with each other. A level that all items of a list reach, or none, adds
-    nothing.
+    It is a logistic regression for each label level l, whose intercept c is fitted in each list: an
+    ordered logit model with fixed effects of lists (Baetschmann et al. 2015, there conditional on
+    how many items reach a level; for long lists both likelihoods are nearly the same). The gradient
+    is ``Σ_l w_i (σ(s_i - c_l) - 1[y_i >= l])``, and sums to 0 at each level. The loss is convex and
+    needs no pairs. softmax of whole labels is the same likelihood for items drawn with replacement,
+    where the relevant items of a list compete with each other. A level that all items of a list
+    reach, or none, adds nothing. w are the weights of items, 1 without any.
 
     Args:
-        levels: the number of relevance levels, 5 for labels 0 to 4.
+        levels: the number of relevance levels, 5 for labels 0 to 4. A higher label counts as the
+            highest level.
         reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> OrderedLogit()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
@@ -234,94 +231,111 @@ class OrderedLogit(LossWithoutCutoff):
         self.levels = check_whole("levels", levels, least=2)
 
     @override
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("ordered_logit", (self.levels,))
+
+    @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
-        weights, targets, splits = self._problems(lists)
-        intercepts = _fit_intercepts(lists.scores, weights, targets, splits)
-        inside = (weights * torch.sigmoid(lists.scores[:, None] - intercepts[..., None])).sum(-1)
-        curvature = _curvatures(lists.scores, weights, intercepts).sum(-1)
+        levels = _Levels.of(lists, self.levels)
+        intercepts = levels.fit_intercepts()
         # The derivative of the intercept by the scores. It does not change the gradient, as the
         # loss is at its minimum in c, but second derivatives.
-        intercepts = intercepts + divide(inside - inside.detach(), curvature.detach())
-        logits = lists.scores[:, None] - intercepts[..., None]
-        terms = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-        return ((weights * terms).sum(-1) * splits).sum(-1), splits.any(-1)
+        excess, slope = levels.excess(intercepts)
+        intercepts = intercepts + divide(excess - excess.detach(), slope.detach())
+        terms = -levels.weights * F.logsigmoid(-levels.gaps(intercepts))
+        return (terms.sum(-1) * levels.splits).sum(-1), levels.splits.any(-1)
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """The gradient and Hessian diagonal ``[b, n]``, and which lists ``[b]`` have a loss.
 
-        With ``p = σ(s - c_l)`` and ``a = w p (1 - p)``, they are sums over levels of ``w (p - t)``
-        and ``a (1 - a / Σ a)``, where ``a²/Σ a`` is what the intercept takes off. Each term of the
-        Hessian is clamped to at least ``LEAST_CURVATURE w``.
+        With ``p = σ(s - c_l)`` and ``a = w p (1 - p)``, they are sums over levels of
+        ``w (p - 1[y >= l])`` and ``a (1 - a / Σ a)``, where ``a² / Σ a`` is what the intercept
+        takes off. Each term of the Hessian is clamped to at least ``LEAST_CURVATURE w``.
         """
-        weights, targets, splits = self._problems(lists)
-        intercepts = _fit_intercepts(lists.scores, weights, targets, splits)
-        p = torch.sigmoid(lists.scores[:, None] - intercepts[..., None])
-        curvature = _curvatures(lists.scores, weights, intercepts)
+        levels = _Levels.of(lists, self.levels)
+        gaps = levels.gaps(levels.fit_intercepts())
+        curvature = levels.weights * gaps.sigmoid() * (-gaps).sigmoid()
         total = curvature.sum(-1, keepdim=True)
         curvature = curvature * divide((total - curvature).clamp(min=0.0), total)
-        curvature = torch.maximum(curvature, LEAST_CURVATURE * weights)
+        curvature = torch.maximum(curvature, LEAST_CURVATURE * levels.weights)
         gradient, hessian = (
-            (terms * splits[..., None]).sum(1) for terms in (weights * (p - targets), curvature)
+            (terms * levels.splits[..., None]).sum(1)
+            for terms in (levels.weights * levels.signs * gaps.sigmoid(), curvature)
         )
-        return gradient, hessian, splits.any(-1)
+        return gradient, hessian, levels.splits.any(-1)
 
-    def _problems(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, "b 1 n"], Float[Tensor, "b l n"], Bool[Tensor, "b l"]]:
-        """The logistic regressions of all levels l.
 
-        Returns:
-            The weights of the items, 0 on padding; the targets ``1[y >= l]``; and whether a level
-            splits a list: some items reach it, and some do not.
-        """
+class _Levels(NamedTuple):
+    """The logistic regressions of all label levels l of a batch, for :class:`OrderedLogit`.
+
+    With the signs, the probability of an error is ``e = σ(sign (s - c))``, and no term cancels,
+    however unequal the two sides of a level are.
+
+    Attributes:
+        scores: ``[b, 1, n]``.
+        weights: of the items, 0 on padding, ``[b, 1, n]``.
+        signs: -1 for items at or above a level, 1 below, ``[b, l, n]``.
+        splits: whether some items of the list reach the level, and some do not, ``[b, l]``.
+    """
+
+    scores: Float[Tensor, "b 1 n"]
+    weights: Float[Tensor, "b 1 n"]
+    signs: Float[Tensor, "b l n"]
+    splits: Bool[Tensor, "b l"]
+
+    @classmethod
+    def of(cls, lists: Lists, levels: int) -> _Levels:
+        """The regressions of lists at the levels 1 to ``levels - 1``."""
         weights = lists.weighted(lists.mask.to(lists.scores))[:, None]
-        level = torch.arange(1, self.levels, device=lists.scores.device)[:, None]
+        level = torch.arange(1, levels, device=lists.scores.device)[:, None]
         is_above, counts = lists.labels[:, None] >= level, weights > 0
         splits = (is_above & counts).any(-1) & (~is_above & counts).any(-1)
-        return weights, is_above.to(lists.scores), splits
+        signs = 1 - 2 * is_above.to(lists.scores)
+        return cls(lists.scores[:, None], weights, signs, splits)
 
+    def gaps(self, intercepts: Float[Tensor, "b l"]) -> Float[Tensor, "b l n"]:
+        """How far each item is on the wrong side of the intercepts."""
+        return self.signs * (self.scores - intercepts[..., None])
 
-def _curvatures(
-    scores: ItemValues, weights: Float[Tensor, "b 1 n"], intercepts: Float[Tensor, "b l"]
-) -> Float[Tensor, "b l n"]:
-    """``w σ'(s - c)`` of each item at each level."""
-    logits = scores[:, None] - intercepts[..., None]
-    return weights * torch.sigmoid(logits) * torch.sigmoid(-logits)
+    def excess(
+        self, intercepts: Float[Tensor, "b l"]
+    ) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l"]]:
+        """``Σ w sign e``, which decreases in c, and minus its derivative, ``Σ w e (1 - e)``."""
+        gaps = self.gaps(intercepts)
+        errors = self.weights * gaps.sigmoid()
+        return (self.signs * errors).sum(-1), (errors * (-gaps).sigmoid()).sum(-1)
 
+    @torch.no_grad()
+    def fit_intercepts(self) -> Float[Tensor, "b l"]:
+        """The c at which the errors of both sides have equal weight; 0 without a split.
 
-@torch.no_grad()
-def _fit_intercepts(
-    scores: ItemValues,
-    weights: Float[Tensor, "b 1 n"],
-    targets: Float[Tensor, "b l n"],
-    splits: Bool[Tensor, "b l"],
-) -> Float[Tensor, "b l"]:
-    """The c with ``Σ_i w_i σ(s_i - c) = Σ_i w_i t_i``; 0 where a level does not split a list.
-
-    The sum decreases in c, and c is between the least and the largest score, both less the logit of
-    the share of t: Newton's method, with a bisection wherever its step leaves what is left of that
-    interval.
-    """
-    size, total = (weights * targets).sum(-1), weights.sum(-1)
-    shift = torch.logit(divide(size, total).where(splits, 0.5))
-    scores, counts = scores[:, None], weights > 0
-    least = scores.masked_fill(~counts, torch.inf).amin(-1)
-    most = scores.masked_fill(~counts, -torch.inf).amax(-1)
-    low, high = ((bound - shift).where(splits, 0.0) for bound in (least, most))
-    may_stop = not scores.is_cuda and not is_unchecked(scores, targets)
-    intercepts = (low + high) / 2
-    for _ in range(_MAX_STEPS):
-        inside = torch.sigmoid(scores - intercepts[..., None])
-        excess = (weights * inside).sum(-1) - size
-        low = intercepts.where(excess > 0, low)
-        high = intercepts.where(excess <= 0, high)
-        newton = intercepts + excess / (weights * inside * (1 - inside)).sum(-1)
-        is_between = (newton > low) & (newton < high)
-        previous, intercepts = intercepts, newton.where(is_between, (low + high) / 2)
+        It is between the least and the largest score, both less the log odds of the weights:
+        Newton's method, with a bisection wherever its step leaves what is left of that interval.
+        """
+        above, below = ((self.weights * (self.signs == sign)).sum(-1) for sign in (-1, 1))
+        shift = (above.log() - below.log()).where(self.splits, 0.0)
+        counts = self.weights > 0
+        least = self.scores.masked_fill(~counts, torch.inf).amin(-1)
+        most = self.scores.masked_fill(~counts, -torch.inf).amax(-1)
+        low, high = ((bound - shift).where(self.splits, 0.0) for bound in (least, most))
+        intercepts = (low + high) / 2
         # On a GPU, to look at values would wait, and a CUDA graph has a fixed number of steps.
-        if may_stop and bool(((intercepts == previous) | ~splits).all()):
-            break
-    return intercepts
+        may_stop = not self.scores.is_cuda and not is_unchecked(self.scores, self.signs)
+        for _ in range(_MAX_STEPS):
+            excess, slope = self.excess(intercepts)
+            low = intercepts.where(excess > 0, low)
+            high = intercepts.where(excess <= 0, high)
+            newton = intercepts + excess / slope
+            is_between = (newton > low) & (newton < high)
+            following = newton.where(is_between, (low + high) / 2)
+            if may_stop and bool(((following == intercepts) | ~self.splits).all()):
+                break
+            intercepts = following
+        return intercepts
+
+
+# Steps of the search for intercepts: bisections while scores are up to 1e4 apart, then Newton's.
+_MAX_STEPS = 48
 
 
 @losses.register("listmle")

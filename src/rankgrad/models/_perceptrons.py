@@ -69,7 +69,7 @@ class AdaptedLinear(nn.Module):
     """
 
     undecayed = "bias", "scale_out"  # have no weight decay; that of r_m selects inputs
-    selecting: tuple[str, ...] = ()  # parameters that an L1 penalty of inputs applies to
+    l1_parameters: tuple[str, ...] = ()  # parameters that an L1 penalty of inputs applies to
 
     def __init__(
         self, members: int, width: int, size: int, *, random_signs: bool = False, rate: float = 1.0

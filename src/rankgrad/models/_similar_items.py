@@ -67,7 +67,7 @@ class SimilarItems(nn.Module):
         self.heads, self.rate = heads, rate
         # One dimension, so without weight decay.
         self.scale_in = None if rate == 1 else nn.Parameter(torch.ones(n_inputs) / rate)
-        self.selecting = () if rate == 1 else ("scale_in",)  # what an L1 penalty applies to
+        self.l1_parameters = () if rate == 1 else ("scale_in",)  # what an L1 penalty applies to
         self.width = size + heads  # of the output: differences, then similarities
         self.hidden = nn.Sequential(nn.Linear(n_inputs, size), nn.ReLU(), nn.LayerNorm(size))
         self.query, self.value = nn.Linear(size, size), nn.Linear(size, size)

@@ -157,7 +157,7 @@ class TabMNet(Scorer):
                 sizes = model.members, width, size
                 layer = AdaptedLinear(*sizes, random_signs=depth == 0, rate=rate)
                 if depth == 0:
-                    layer.selecting = ("scale_in",)
+                    layer.l1_parameters = ("scale_in",)
                 if rate != 1:
                     layer.scale_in.detach()[..., attention_columns] = 0.0
                 layers.append(layer)

@@ -39,12 +39,12 @@ class Optimizer(HasSpec):
 
         Weight decay applies to matrices, and not to vectors: biases and the scales of
         normalizations. Nor does it apply to the parameters that a module names in ``undecayed``.
-        An L1 penalty applies to those that a module names in ``selecting``.
+        An L1 penalty applies to those that a module names in ``l1_parameters``.
         """
         parameters = [p for p in network.parameters() if p.requires_grad]
         undecayed = {p for p in parameters if p.dim() <= 1} | _named(network, "undecayed")
         l1 = self.l1 if isinstance(self, AdamW) else 0.0
-        scales = _named(network, "selecting") if l1 else set()
+        scales = _named(network, "l1_parameters") if l1 else set()
         if l1 and not scales:
             raise ValueError(
                 f"{self}: l1 is a penalty of the factors that scale inputs, and this network has "
