@@ -58,6 +58,8 @@ _DEFAULTS = Settings()
 #: Parameters that are not fields of :class:`Settings`. ``Ranker._settings`` derives ``seed`` from
 #: ``random_state``, and ``holdout`` from ``early_stopping`` and ``validation_fraction``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
+#: Parameters that may be None: ``fit`` chooses them, or they have the default of ``Settings``.
+_LEFT_OPEN = ("loss", "optimizer", "weight_decay")
 #: Fitted attributes that are saved as they are, without the ``_`` at their end.
 _ATTRIBUTES = ("n_lists", "longest_list", "best_iteration", "best_score", "n_iter")
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -92,8 +94,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
-    If model and schedule are left at their defaults, ``fit`` chooses them by the size of the
-    training data (``verbose`` prints how); with ``model="small"`` it does not. The parameters are
+    If model, loss, optimizer, weight decay or schedule are left at their defaults, ``fit`` chooses
+    them by the training data (``verbose`` prints how); with ``model="small"`` it does not. A
+    parameter of None that it does not choose has the default of its setting. The parameters are
     those of :class:`rankgrad.training.Settings`, with three exceptions. In place of ``holdout``
     and ``seed`` there are scikit-learn's ``early_stopping``, ``validation_fraction`` and
     ``random_state``. There is no ``tensorboard``, which logs in a run folder, since ``fit`` writes
@@ -143,7 +146,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ['epochs']
     """
 
-    loss: str = _DEFAULTS.loss
+    loss: str | None = None
     model: str | nn.Module = _DEFAULTS.model
     metric: str = _DEFAULTS.metric
     _: KW_ONLY
@@ -152,9 +155,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     missing: Sequence[str] = _DEFAULTS.missing
     categorical: Sequence[str] = _DEFAULTS.categorical
     list_size: int | None = _DEFAULTS.list_size
-    optimizer: str = _DEFAULTS.optimizer
+    optimizer: str | None = None
     learning_rate: float = _DEFAULTS.learning_rate
-    weight_decay: float = _DEFAULTS.weight_decay
+    weight_decay: float | None = None
     schedule: str = _DEFAULTS.schedule
     epochs: int = _DEFAULTS.epochs
     patience: int | str | None = _DEFAULTS.patience
@@ -564,8 +567,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _explicit(self) -> set[str]:
         """Of the parameters that ``for_data`` may choose, those that the user has changed."""
-        names = (*RULE_SETTINGS, "loss", "optimizer", "weight_decay")
-        return {name for name in names if getattr(self, name) != getattr(_DEFAULTS, name)}
+        changed = {n for n in RULE_SETTINGS if getattr(self, n) != getattr(_DEFAULTS, n)}
+        return changed | {name for name in _LEFT_OPEN if getattr(self, name) is not None}
 
     def _check_holdout(self, lists: int) -> None:
         """Raise if no lists can be held out of this number of training lists."""
@@ -584,6 +587,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """The settings of a training with these parameters."""
         parameters = self.get_params(deep=False).items()
         values = {name: value for name, value in parameters if name not in _NOT_SETTINGS}
+        values = {k: v for k, v in values.items() if k not in _LEFT_OPEN or v is not None}
         if isinstance(self.model, nn.Module):
             del values["model"]
         seed = self.random_state

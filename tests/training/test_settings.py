@@ -157,10 +157,11 @@ def test_very_long_and_short_lists_have_no_attention(lengths, list_size, model):
     ("labels", "options", "loss"),
     [
         ([0, 1, 2], {}, "ordered_logit"),
-        ([0, 2, 7], {}, "ordered_logit(levels=8)"),
+        ([0, 2, 5], {}, "ordered_logit(levels=6)"),
         ([0, 1, 1], {}, "softmax"),  # binary
         ([0, 1, 1.5], {}, "softmax"),  # no grades
         ([0, 1, 32], {}, "softmax"),  # too many levels
+        ([0, 1, 31], {}, "softmax"),  # most of which do not occur
         ([0, 1, 2], {"metric": "ap"}, "softmax"),
         ([0, 1, 2], {"loss": "lambdaloss@10"}, "lambdaloss@10"),
     ],

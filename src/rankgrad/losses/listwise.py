@@ -242,7 +242,7 @@ class OrderedLogit(LossWithoutCutoff):
         # loss is at its minimum in c, but second derivatives.
         excess, slope = levels.excess(intercepts)
         intercepts = intercepts + divide(excess - excess.detach(), slope.detach())
-        terms = -levels.weights * F.logsigmoid(-levels.gaps(intercepts))
+        terms = -levels.weights * F.logsigmoid(-levels.logits(intercepts))
         return (terms.sum(-1) * levels.splits).sum(-1), levels.splits.any(-1)
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
@@ -253,14 +253,14 @@ class OrderedLogit(LossWithoutCutoff):
         takes off. Each term of the Hessian is clamped to at least ``LEAST_CURVATURE w``.
         """
         levels = _Levels.of(lists, self.levels)
-        gaps = levels.gaps(levels.fit_intercepts())
-        curvature = levels.weights * gaps.sigmoid() * (-gaps).sigmoid()
+        logits = levels.logits(levels.fit_intercepts())
+        curvature = levels.weights * logits.sigmoid() * (-logits).sigmoid()
         total = curvature.sum(-1, keepdim=True)
         curvature = curvature * divide((total - curvature).clamp(min=0.0), total)
         curvature = torch.maximum(curvature, LEAST_CURVATURE * levels.weights)
         gradient, hessian = (
             (terms * levels.splits[..., None]).sum(1)
-            for terms in (levels.weights * levels.signs * gaps.sigmoid(), curvature)
+            for terms in (levels.weights * levels.signs * logits.sigmoid(), curvature)
         )
         return gradient, hessian, levels.splits.any(-1)
 
@@ -293,17 +293,17 @@ class _Levels(NamedTuple):
         signs = 1 - 2 * is_above.to(lists.scores)
         return cls(lists.scores[:, None], weights, signs, splits)
 
-    def gaps(self, intercepts: Float[Tensor, "b l"]) -> Float[Tensor, "b l n"]:
-        """How far each item is on the wrong side of the intercepts."""
+    def logits(self, intercepts: Float[Tensor, "b l"]) -> Float[Tensor, "b l n"]:
+        """``sign (s - c)``, the logits of errors: above 0 on the wrong side of an intercept."""
         return self.signs * (self.scores - intercepts[..., None])
 
     def excess(
         self, intercepts: Float[Tensor, "b l"]
     ) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l"]]:
         """``Σ w sign e``, which decreases in c, and minus its derivative, ``Σ w e (1 - e)``."""
-        gaps = self.gaps(intercepts)
-        errors = self.weights * gaps.sigmoid()
-        return (self.signs * errors).sum(-1), (errors * (-gaps).sigmoid()).sum(-1)
+        logits = self.logits(intercepts)
+        errors = self.weights * logits.sigmoid()
+        return (self.signs * errors).sum(-1), (errors * (-logits).sigmoid()).sum(-1)
 
     @torch.no_grad()
     def fit_intercepts(self) -> Float[Tensor, "b l"]:

@@ -68,8 +68,8 @@ class AdaptedLinear(nn.Module):
             larger. SGD's are larger by the square of it.
     """
 
-    undecayed = "bias", "scale_out"  # have no weight decay; that of r_m selects inputs
-    l1_parameters: tuple[str, ...] = ()  # parameters that an L1 penalty of inputs applies to
+    undecayed = "bias", "scale_out"  # have no weight decay
+    l1_parameters: tuple[str, ...] = ()  # have an L1 penalty, where the optimizer has one
 
     def __init__(
         self, members: int, width: int, size: int, *, random_signs: bool = False, rate: float = 1.0

@@ -78,7 +78,7 @@ def _named(network: nn.Module, attribute: str) -> set[nn.Parameter]:
 
 
 class L1AdamW(torch.optim.AdamW):
-    """PyTorch's AdamW, with an L1 penalty of the groups of parameters that have one (``l1``)."""
+    """PyTorch's AdamW, and after each step :func:`soft_threshold` of each group of parameters."""
 
     @torch.no_grad()
     @override
@@ -90,7 +90,11 @@ class L1AdamW(torch.optim.AdamW):
 
 
 def soft_threshold(group: Mapping[str, Any]) -> None:
-    """Move the parameters of a group that were updated toward 0, by learning rate times ``l1``."""
+    """Move the updated parameters of a group toward 0 by learning rate times L1 penalty, if any.
+
+    Args:
+        group: of PyTorch's optimizer, with ``lr`` and, where there is a penalty, ``l1``.
+    """
     if group.get("l1", 0.0):
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -139,7 +143,8 @@ class AdamW(_Moments):
         l1: a decoupled L1 penalty of the factors by which ``tabm`` scales its inputs. After each
             step they move toward 0 by learning rate times l1, and stop at 0 (soft thresholding, the
             proximal step of the lasso), so the network ignores inputs that do not help. In units of
-            the factors the move is ``scale_rate`` times as large.
+            the factors the move is ``scale_rate`` times as large. With an average of weights
+            (``average``) factors come near 0, and few are exactly 0.
     """
 
     kind = L1AdamW

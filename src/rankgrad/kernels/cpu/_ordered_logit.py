@@ -83,10 +83,10 @@ def _errors(s: Array, signed: Array, c: float) -> tuple[float, float]:
     """``Σ w sign e``, which decreases in c, and minus its derivative ``Σ w e (1 - e)``."""
     excess, slope = 0.0, 0.0
     for i in range(s.size):
-        gap = s[i] - c if signed[i] > 0 else c - s[i]
-        tail = exp(-abs(gap))
+        logit = s[i] - c if signed[i] > 0 else c - s[i]
+        tail = exp(-abs(logit))
         small = tail / (1.0 + tail)
-        error = small if gap < 0 else 1.0 - small
+        error = small if logit < 0 else 1.0 - small
         excess += signed[i] * error
         slope += abs(signed[i]) * small * (1.0 - small)
     return excess, slope
@@ -97,8 +97,8 @@ def _add_level(s: Array, signed: Array, c: float, grad: Array) -> float:
     """Add the derivatives ``w sign e`` to ``grad``; returns the level's value."""
     value = 0.0
     for i in range(s.size):
-        gap = s[i] - c if signed[i] > 0 else c - s[i]
-        tail = math.exp(-abs(gap))
-        grad[i] += signed[i] * (1.0 if gap >= 0 else tail) / (1.0 + tail)
-        value += abs(signed[i]) * (max(gap, 0.0) + math.log1p(tail))
+        logit = s[i] - c if signed[i] > 0 else c - s[i]
+        tail = math.exp(-abs(logit))
+        grad[i] += signed[i] * (1.0 if logit >= 0 else tail) / (1.0 + tail)
+        value += abs(signed[i]) * (max(logit, 0.0) + math.log1p(tail))
     return value
