@@ -517,10 +517,13 @@ def _levels(train: Dataset) -> int:
     """
     import numpy as np
 
-    values = np.unique(train.labels)
-    is_graded = len(values) >= 3 and values[-1] <= _MAX_GRADE and (values % 1 == 0).all()
-    is_graded = is_graded and 2 * len(values) >= values[-1] + 1
-    return max(_LEVELS, int(values[-1]) + 1) if is_graded else 0
+    labels = train.labels
+    if labels.max() > _MAX_GRADE or (labels % 1 != 0).any():
+        return 0
+    n_items = np.bincount(labels.astype(np.intp))  # of each grade
+    n_grades = np.count_nonzero(n_items)
+    is_graded = n_grades >= 3 and 2 * n_grades >= len(n_items)
+    return max(_LEVELS, len(n_items)) if is_graded else 0
 
 
 def _weight_decay(settings: Settings, n_lists: int) -> float:
