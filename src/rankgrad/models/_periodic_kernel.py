@@ -182,11 +182,12 @@ def _forward(
 def encode_entries(
     entries: np.ndarray,
     counts: np.ndarray,
+    features: np.ndarray,
     frequency: np.ndarray,
     weight: np.ndarray,
     bias: np.ndarray,
 ) -> None:
-    """Write the functions of one list in the layout of its features.
+    """Write the functions of some features of one list in the layout of the features.
 
     A feature and a function have a value at position 0, which many items share. The other entries
     are differences from it: see :class:`~rankgrad.data._preparation_kernel.Entries`.
@@ -195,16 +196,17 @@ def encode_entries(
         entries: ``[f, s + 1 or more, entries]``: the feature is the first row of the second
             dimension, and its functions are written to the last s rows.
         counts: ``[f]``: the number of entries of each feature, position 0 included.
+        features: the indices of the features whose functions are written.
         frequency: ``[f, 1, k]``.
         weight: ``[f, 2k, s]``.
         bias: ``[f, 1, s]``.
     """
-    n_features, n_waves, size = weight.shape
+    _, n_waves, size = weight.shape
     feature = np.empty((entries.shape[2], 1), np.float32)
     values = np.empty(_BLOCK, np.float32)
     waves = np.empty((n_waves, _BLOCK), np.float32)
     functions = np.empty((size, _BLOCK), np.float32)
-    for f in range(n_features):
+    for f in features:
         rows, count = entries[f], counts[f]
         outputs = rows[len(rows) - size :]
         feature[0, 0] = rows[0, 0]

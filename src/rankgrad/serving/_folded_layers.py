@@ -83,6 +83,10 @@ class FoldedLayers:
             n_encoded = encoding.width
             self._encoding = tuple(map(float32_array, encoding.coefficients))
         unencoded, encoded = np.split(weight, [len(weight) - n_encoded])
+        by_feature = encoded.reshape(network.n_features, -1)
+        has_functions = (by_feature != 0).any(1)
+        # An L1 penalty of inputs leaves the functions of many features without weight.
+        self._encoded, self._plain = np.flatnonzero(has_functions), np.flatnonzero(~has_functions)
         graph, hidden = OnnxGraph(), "hidden"
         self._attends = network.attention is not None
         if network.attention is not None:
@@ -97,16 +101,17 @@ class FoldedLayers:
         by_kind = unencoded.reshape(1 + len(kinds), -1, width)
         functions = encoded.reshape(by_kind.shape[1], -1, width).transpose(1, 0, 2)
         score = 1 + kinds.index("score")
-        # In the order of Entries.values; the weights of scores are the last.
-        by_kind = np.concatenate([np.delete(by_kind, score, 0), functions, by_kind[[score]]])
+        # The weights of scores are the first; then in the order of Entries.values.
+        by_kind = np.concatenate([by_kind[[score]], np.delete(by_kind, score, 0), functions])
         by_kind = np.pad(by_kind, [(0, 0), (0, 0), (0, -width % _UNITS)])
         # [blocks, g, 1 + kinds, units]: the weights that are used together lie together
         tiled = by_kind.reshape(*by_kind.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
         self._weight = _aligned(tiled.shape)
         self._weight[:] = tiled
-        # Two numbers must be known when code is compiled. They are passed as lengths of tuples,
+        # Three numbers must be known when code is compiled. They are passed as lengths of tuples,
         # which are part of Numba's types; the contents of the tuples are not used.
-        self._sizes = tuple(range(len(by_kind) - 1)), tuple(range(_UNITS // _LANES))
+        with_functions, without = tuple(range(len(by_kind) - 1)), tuple(range(len(kinds)))
+        self._sizes = with_functions, without, tuple(range(_UNITS // _LANES))
         # Pairs (tile, hidden) of buffers for _first_layer that no call is using.
         self._free_buffers: list[tuple[np.ndarray, np.ndarray]] = []
         scores = add_after_first(layers, graph, hidden)
@@ -135,8 +140,9 @@ class FoldedLayers:
         buffers = self._take_buffers(rows)
         tile, hidden = buffers[0], buffers[1][:rows]
         if self._encoding:
-            encode_entries(entries.values, entries.counts, *self._encoding)
-        _first_layer(entries, self._weight, self._bias, self._sizes, n, tile, hidden)
+            encode_entries(entries.values, entries.counts, self._encoded, *self._encoding)
+        features = self._encoded, self._plain
+        _first_layer(entries, features, self._weight, self._bias, self._sizes, n, tile, hidden)
         inputs = {"hidden": hidden}
         if self._attends:
             inputs["mask"] = np.arange(rows)[None] < n
@@ -187,9 +193,10 @@ def _aligned(shape: Sequence[int]) -> np.ndarray:
 @partial(compile_cached, nogil=True)
 def _first_layer(
     entries: Entries,
+    features: tuple[np.ndarray, np.ndarray],
     weight: np.ndarray,
     bias: np.ndarray,
-    sizes: tuple[tuple[int, ...], tuple[int, ...]],
+    sizes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     n: int,
     tile: np.ndarray,
     hidden: np.ndarray,
@@ -198,17 +205,18 @@ def _first_layer(
 
     Args:
         entries: the sparse inputs of the list.
-        weight: ``[blocks, g, k + 1, units]``: for each of g features the weights of its k
-            ``entries.values``, then those of its score.
+        features: the indices of features with functions, then of those without.
+        weight: ``[blocks, g, k + 1, units]``: for each of g features the weights of its score, then
+            of its k ``entries.values``.
         bias: ``[width]``.
-        sizes: a tuple of length k, and one of the length ``units / _LANES``.
+        sizes: tuples of the length k, of k without the functions, and of ``units / _LANES``.
         n: the number of items.
         tile: ``[rows + 1, units]``, a buffer: row 0 is the part that is common to all items, the
             other rows are added to it.
         hidden: ``[rows, width]``, the output; ``rows`` is n or more.
     """
     rows, width = hidden.shape
-    units = tile.shape[1]
+    units, (encoded, plain, vectors) = tile.shape[1], sizes
     for block in range(weight.shape[0]):
         start = block * units
         count = min(units, width - start)
@@ -218,24 +226,43 @@ def _first_layer(
                 row[j] = np.float32(0)
         for j in range(count):
             tile[0, j] = bias[start + j]
-        # Columns with an entry for each item are added in pairs. ``dense`` is such a column that
-        # waits for a second one; -1 for none.
-        dense = -1
-        for c in range(weight.shape[1]):
-            if entries.counts[c] <= n:  # counts include position 0: not every item has an entry
-                _add_columns(tile, entries, weight, sizes, block, (c,))
-            elif dense < 0:
-                dense = c
-            else:
-                _add_columns(tile, entries, weight, sizes, block, (dense, c))
-                dense = -1
-        if dense >= 0:
-            _add_columns(tile, entries, weight, sizes, block, (dense,))
+        _add_features(tile, entries, features[0], weight, (encoded, vectors), n, block)
+        _add_features(tile, entries, features[1], weight, (plain, vectors), n, block)
         common = tile[0]
         for i in range(rows):
             row, units_of_item = tile[i + 1], hidden[i, start : start + count]
             for j in range(len(units_of_item)):
                 units_of_item[j] = row[j] + common[j]
+
+
+@partial(compile_cached, nogil=True)
+def _add_features(
+    tile: np.ndarray,
+    entries: Entries,
+    features: np.ndarray,
+    weight: np.ndarray,
+    sizes: tuple[tuple[int, ...], tuple[int, ...]],
+    n: int,
+    block: int,
+) -> None:
+    """Add the products of some features with their weights to the rows of a tile.
+
+    ``features`` has their indices; the other arguments are those of :func:`_first_layer` and
+    :func:`_add_columns`.
+    """
+    # Columns with an entry for each item are added in pairs. ``dense`` is such a column that waits
+    # for a second one; -1 for none.
+    dense = -1
+    for c in features:
+        if entries.counts[c] <= n:  # counts include position 0: not every item has an entry
+            _add_columns(tile, entries, weight, sizes, block, (c,))
+        elif dense < 0:
+            dense = c
+        else:
+            _add_columns(tile, entries, weight, sizes, block, (dense, c))
+            dense = -1
+    if dense >= 0:
+        _add_columns(tile, entries, weight, sizes, block, (dense,))
 
 
 @intrinsic
@@ -245,10 +272,11 @@ def _add_columns(
     """Add the products of one or two features with their weights to the rows of a tile.
 
     ``columns`` is a tuple of one or two indices of features; two must have entries of the same
-    items. The other arguments are those of :func:`_first_layer`. In NumPy it would be::
+    items. ``sizes`` are tuples of the number of values that are added, k or fewer, and of the
+    length ``units / _LANES``. The other arguments are those of :func:`_first_layer`. In NumPy::
 
         for c in columns:
-            *weights, score_weights = weight[block, c]  # k + 1 rows of units
+            score_weights, *weights = weight[block, c]  # k + 1 rows of units
             factor, summand = entries.scores[:, c]
             tile[0] += entries.values[c, :, 0] @ weights + summand * score_weights
             weights[0] += factor * score_weights  # folds the score into the feature
@@ -274,7 +302,7 @@ def _add_columns(
         block, columns = arguments[4], cgutils.unpack_tuple(builder, arguments[5])
         folded = []
         for c in columns:
-            *weights, score_weights = [
+            score_weights, *weights = [
                 code.load(weight, block, c, kind) for kind in range(len(kinds) + 1)
             ]
             common = [code.broadcast(values, c, kind, 0) for kind in kinds]
