@@ -214,7 +214,8 @@ def _check_not_infinite(name: str, data: Dataset) -> None:
         raise ValueError(
             f"the {name} data have an infinite feature: feature{feature} at index {column} "
             f"(counting from 0) of item {item} (list {b}, qid {str(data.qids[b])!r}) is "
-            f"{data.features[item, column]}. Give a finite value, or NaN for a missing one"
+            f"{data.features[item, column]}; one beyond float32's 3.4e38 counts as infinite. Give "
+            "a finite value, or NaN for a missing one: on the command line --missing inf makes one"
         )
 
 
