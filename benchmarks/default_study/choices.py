@@ -712,11 +712,9 @@ def penalized(data: Data, loss: str = ORDERED, model: str = "medium") -> Task:
     """A default of many lists, with its L1 penalty, weight decay and loss, or with another loss."""
     l1, decay = PENALTIES[data.lists[0]]
     spec = str(models.get(f"{model}(heads=2)" if data.lists[0] >= ATTENTION_LISTS else model))
-    task = replace(LARGE, data=data, losses=(loss,), model=spec)
     changes = (("weight_decay", decay), ("optimizer", f"adamw(l1={l1})"))
-    return replace(
-        task, changes=changes, recipe="short" if data.lists == WEB30K.lists else "cosine"
-    )
+    recipe = {FEW.lists: LAST, WEB30K.lists: "short"}.get(data.lists, "cosine")
+    return replace(LARGE, data=data, losses=(loss,), model=spec, changes=changes, recipe=recipe)
 
 
 def with_penalty(task: Task, l1: float) -> Task:
@@ -741,10 +739,9 @@ def penalty_options(data: Data) -> dict[str, Task]:
     else:
         found["without attention"] = without_attention(own)
     found |= {f"`{loss}`": penalized(data, loss) for loss in (LAMBDA, SOFTMAX)}
-    if data.lists != FEW.lists:
-        return found
-    found["`softmax`, without the L1 penalty"] = with_penalty(found["`softmax`"], 0)
-    return {name: replace(task, recipe=LAST) for name, task in found.items()}
+    if data.lists == FEW.lists:
+        found["`softmax`, without the L1 penalty"] = with_penalty(found["`softmax`"], 0)
+    return found
 
 
 def penalty_tasks() -> Iterable[Task]:
@@ -775,6 +772,26 @@ def few_penalty_tasks() -> Iterable[Task]:
     by_world = [penalty_options(replace(FEW, world=world)) for world in WORLDS[::-1]]
     for name in by_world[0]:
         yield from (options[name] for options in by_world)
+
+
+#: Losses of the default's network: one of each kind, and NeuralSort of scores that are held small.
+DEFAULT_KINDS = (
+    *(ORDERED, *KINDS[:-1], "ot_ndcg@10"),
+    "relaxed(metric=ndcg@10, relaxation=standardized(base=neural, deviation=0.3))",
+)
+
+
+def few_loss_tasks() -> Iterable[Task]:
+    """A loss of each kind with the default of few lists, which a CPU trains on in some minutes."""
+    for world in WORLDS:
+        yield from (penalized(replace(FEW, world=world), loss) for loss in DEFAULT_KINDS)
+
+
+def loss_tasks() -> Iterable[Task]:
+    """The same with the default of many lists, five seeds, the first of all sizes before others."""
+    for seed in SEEDS:
+        for data in (MEDIUM, WEB30K, POINTWISE):
+            yield from (replace(penalized(data, loss), seed=seed) for loss in DEFAULT_KINDS)
 
 
 def table() -> Iterable[Task]:

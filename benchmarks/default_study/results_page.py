@@ -380,11 +380,6 @@ class Found:
                     lines.append(_row([*cells, *_compared(runs, without)]))
         return "\n".join(lines)
 
-    def _seeds(self, task: Task) -> dict[int, Mapping[str, Any]]:
-        """The results of a task by the seeds of training, the first two."""
-        tasks = {seed: replace(task, seed=seed) for seed in choices.SEEDS[:2]}
-        return {seed: self.results[t.key] for seed, t in tasks.items() if t.key in self.results}
-
     def periodic(self) -> str:
         """The encodings of both defaults, over the seeds that each has, beside eight bins."""
         heads = ["data", "network", "encoding", "seeds", "validation", "test", "difference", "p"]
@@ -608,9 +603,7 @@ class Found:
     def _kinds(self, own: Task) -> str:
         runs: dict[str, dict[int, Mapping[str, Any]]] = {}
         for loss in choices.KINDS:
-            tasks = {seed: replace(own, losses=(loss,), seed=seed) for seed in choices.SEEDS}
-            there = {s: self.results[t.key] for s, t in tasks.items() if t.key in self.results}
-            if there:
+            if there := self._seeds(replace(own, losses=(loss,))):
                 runs[loss] = there
         reference, tests, differences = runs[SOFTMAX], {}, {}
         for loss, of_loss in runs.items():
@@ -635,6 +628,23 @@ class Found:
             lines.append(_row(cells if loss in tests else [*cells, "", ""]))
         missing = [f"`{loss}`" for loss in choices.KINDS if loss not in runs]
         return "\n".join(lines + (["", f"Not run: {', '.join(missing)}."] if missing else []))
+
+    def default_kinds(self) -> str:
+        """The same with the default's network, penalty and recipe, in both worlds."""
+        pairs = [
+            replace(own, world=world)
+            for own in (choices.FEW, MEDIUM, WEB30K)
+            for world in choices.WORLDS
+        ]
+        found = []
+        for data in pairs:
+            runs = {
+                loss: own
+                for loss in choices.DEFAULT_KINDS
+                if (own := self._seeds(choices.penalized(data, loss)))
+            }
+            found += [f"{_name(data)}:", "", _default_kinds(runs), ""]
+        return "\n".join(found).rstrip()
 
     def seconds(self) -> str:
         """Seconds of an epoch, of trainings that had the GPU to themselves."""
@@ -668,6 +678,39 @@ class Found:
             cells = [name, library, columns, f"{task['lists']:,}", point or "its defaults"]
             lines.append(_row([*cells, *values]))
         return "\n".join(lines)
+
+
+def _default_kinds(runs: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
+    """A table of losses by regret on validation lists, beside ``ordered_logit``.
+
+    Args:
+        runs: by loss and seed of training; each has a measured expectation.
+    """
+    compared: dict[str, list[tuple[float, float]]] = {}  # by loss: differences and their p
+    for loss, own in runs.items():
+        seeds = sorted(own.keys() & runs[choices.ORDERED].keys())
+        if loss == choices.ORDERED or not seeds:
+            continue
+        compared[loss] = []
+        for name, sign in (("per_query", 1), ("expected_per_query", -1)):
+            of_both = own, runs[choices.ORDERED]
+            pair = [sign * _per_query([each[s] for s in seeds], name) for each in of_both]
+            compared[loss].append((pair[0].mean() - pair[1].mean(), paired_t_test(*pair)))
+    corrected = [
+        dict(zip(compared, holm([both[column][1] for both in compared.values()]), strict=True))
+        for column in (0, 1)
+    ]
+    heads = ["", "validation", "test", "regret", "of the test", "difference", "p"]
+    lines = [_row([*heads, "in expected NDCG@10", "p"]), "|:--" + "|--:" * 8 + "|"]
+    for loss in sorted(runs, key=lambda loss: -_average(runs[loss], "expected")):
+        cells = [f"`{loss}`", *_means(runs[loss])]
+        for column in (0, 1):
+            there = loss in compared
+            cells += [f"{compared[loss][column][0]:+.4f}"] if there else [""]
+            cells += [_p(corrected[column][loss])] if there else [""]
+        lines.append(_row(cells))
+    missing = [f"`{loss}`" for loss in choices.DEFAULT_KINDS if loss not in runs]
+    return "\n".join(lines + (["", f"Not run: {', '.join(missing)}."] if missing else []))
 
 
 def _attentive(model: str, data: Data = MEDIUM) -> Task:

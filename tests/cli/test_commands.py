@@ -434,7 +434,7 @@ def test_demo(rankgrad, in_json, tmp_path, monkeypatch):
     text = done.stdout
     for part in ("pointwise", "best achievable", "±", "count 0", "Next:", "docs/results"):
         assert part in text
-    assert "mse did best here by ndcg@10" in text and "rankgrad train DATA --loss mse" in text
+    assert "mse did best here by ndcg@10" in text and "rankgrad train DATA -o runs/first" in text
     for word in ("list: ", "metric: ", "loss: "):
         assert word in text
     assert (tmp_path / "rankgrad-demo" / "report.html").as_uri() in text
