@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from rankgrad import _files
 from rankgrad.cli import app
 from rankgrad.cli.compare import _progress_table
-from rankgrad.experiments.compare import NetworkEntry, Plan, Progress, Row
-from rankgrad.training import RunFolder
+from rankgrad.experiments.compare import NetworkEntry, Plan, Progress, Row, default_settings
+from rankgrad.training import RunFolder, Settings
 
 QUICK = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
 
@@ -86,6 +86,23 @@ def test_formats(out, rankgrad):
     with_baseline = rankgrad(*command, "--baseline", "MSE", "--intervals", "--sides", "1").stdout
     assert "‡ significantly better than mse (paired t-test, one-sided" in with_baseline
     assert "95% bootstrap intervals" in with_baseline
+
+
+def test_the_defaults_are_those_of_train_on_the_same_data(folder, tmp_path, rankgrad, monkeypatch):
+    monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 20)
+    how = ["-m", "ndcg@5", "--epochs", "1", "--device", "cpu"]
+    rankgrad("train", folder, "-o", tmp_path / "run", *how)
+    done = rankgrad("compare", folder, "-o", tmp_path / "out", "--workers", "0", *how)
+    assert "training items: model medium, loss ordered_logit (" in done.stderr
+    (run,) = (tmp_path / "out" / "runs").glob("*/seed0")
+    trained, compared = (RunFolder.open(path).settings for path in (tmp_path / "run", run))
+    names = ("loss", "model", "optimizer", "epochs", "schedule", "weight_decay")
+    assert all(getattr(trained, name) == getattr(compared, name) for name in names)
+    for explicit in ({"model"}, {"loss"}):
+        chosen, _ = default_settings(folder, (None,), Settings(), explicit)
+        assert chosen.loss == "softmax" and (chosen == Settings()) == ("model" in explicit)
+    assert chosen.optimizer == "adamw(l1=0.3)"
+    assert default_settings(folder, (7,), Settings(), ()) == (Settings(), [])  # no such fold
 
 
 def test_models_are_crossed_and_seeds_counted(folder, tmp_path, in_json):

@@ -14,7 +14,7 @@ from rankgrad.cli import _setting_options as options
 from rankgrad.cli import compare_text
 from rankgrad.cli._arguments import Metrics, Workers
 from rankgrad.cli._errors import interrupted_run
-from rankgrad.cli._printing import TableFormat, console, show_json, show_results
+from rankgrad.cli._printing import TableFormat, console, show_json, show_notes, show_results
 from rankgrad.specs import split
 
 if TYPE_CHECKING:
@@ -71,12 +71,14 @@ def compare(
             [default: for text runs that are there, their folder]
         validation_metric: What chooses the best epoch, and the best trial. [default: the first
             --metric, or that of --settings]
-        settings: Settings that all share, in TOML; options override them.
+        settings: Settings that all share, in TOML; options override them. Nothing is then chosen by
+            the data.
 
     What is compared:
-        losses: Losses, commas between them. See `rankgrad losses`. [default: softmax]
-        models: Models, commas between them; each with every loss. See `rankgrad models`.
-            [default: that of rankgrad train]
+        losses: Losses, commas between them. See `rankgrad losses`. [default: that of rankgrad
+            train on these data]
+        models: Models, commas between them; each with every loss. See `rankgrad models`. [default:
+            that of rankgrad train on these data, with its schedule, weight decay and optimizer]
         lightgbm: Also LightGBM's ranker, tuned.
         xgboost: Also XGBoost's ranker, tuned.
         trees: Losses for boosted trees, commas between them: with LightGBM, or with those of
@@ -141,15 +143,21 @@ def compare(
     metrics = tuple(metric or DEFAULT_METRICS)
     if validation_metric is None and (metric or settings is None):
         validation_metric = metrics[0]
+    given = setting_options | {"loss": losses, "model": models}
+    explicit = {name for name, value in given.items() if value is not None}
     setting_options |= {"metric": validation_metric, "metrics": metrics}
     shared = options.resolve_settings(setting_options, settings)
+    chosen_folds = _parse_folds(data, folds)
     has_trees = lightgbm or xgboost or trees is not None
     only_trees = has_trees and losses is None and models is None
+    if settings is None and not only_trees:
+        shared, notes = experiment.default_settings(data, chosen_folds, shared, explicit)
+        show_notes(notes)
     networks = [] if only_trees else _network_entries(losses, models, shared)
     plan = experiment.Plan(
         data,
         (*networks, *_tree_entries(trees, lightgbm, xgboost)),
-        folds=_parse_folds(data, folds),
+        folds=chosen_folds,
         seeds=_parse_seeds(seeds),
         metrics=metrics,
         settings=shared,

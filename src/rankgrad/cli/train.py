@@ -80,7 +80,7 @@ def train(
     on_epoch = [loggers.get(spec) for spec in log or ()]
     run = output or _new_run(resolved.loss)
     check_run(resolved, run, resume)
-    fold, notes = _choose_fold(data, fold, resolved.loss)
+    fold, notes = _choose_fold(data, fold, setting_options["loss"])
     show_notes(notes)
     training, validation = _read_data(data, vali, fold, resolved)
     check_data(training, validation)
@@ -142,7 +142,7 @@ def _new_run(loss: str) -> Path:
     return next(path for path in numbered if not path.exists())
 
 
-def _choose_fold(data: Path, fold: int | None, loss: str) -> tuple[int | None, list[str]]:
+def _choose_fold(data: Path, fold: int | None, loss: str | None) -> tuple[int | None, list[str]]:
     """The fold to train on, and notes. By default it is the first one, which a note says."""
     from rankgrad.data import _layout
 
@@ -151,7 +151,8 @@ def _choose_fold(data: Path, fold: int | None, loss: str) -> tuple[int | None, l
     folds = list(_layout.folds(data))
     if not folds:
         return None, []
-    command = shlex.join(["rankgrad", "compare", str(data), "--losses", loss, "-o", "runs/folds"])
+    losses = [] if loss is None else ["--losses", loss]
+    command = shlex.join(["rankgrad", "compare", str(data), *losses, "-o", "runs/folds"])
     return folds[0], [
         f"{data} has the folds {', '.join(map(str, folds))}: training on fold {folds[0]}. --fold "
         f"{folds[-1]} takes another; for all of them: {command}"

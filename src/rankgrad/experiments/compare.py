@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired
@@ -18,6 +19,7 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas
+from rankgrad.data import load as load_data
 from rankgrad.experiments import _data_checksums, _jobs
 from rankgrad.experiments._runner import OnChange, Progress, Row, Runner
 from rankgrad.experiments._tree_entries import TreeEntry
@@ -28,6 +30,8 @@ from rankgrad.results._groups import RunGroup
 from rankgrad.results.comparison import Comparison, Key, check_same_data, compare
 from rankgrad.results.runs import COMPARISON, read
 from rankgrad.significance import Significance
+from rankgrad.training import Settings
+from rankgrad.training._settings import for_data
 
 __all__ = [
     "Comparison",
@@ -38,6 +42,7 @@ __all__ = [
     "Row",
     "Significance",
     "TreeEntry",
+    "default_settings",
     "folds_of",
     "load",
     "run",
@@ -46,6 +51,37 @@ __all__ = [
 
 _PLAN = "plan.json"
 _MAX_NAMED = 4  # differences of settings that an error names
+
+
+def default_settings(
+    data: str | os.PathLike[str],
+    folds: Iterable[int | None],
+    settings: Settings,
+    explicit: Collection[str],
+) -> tuple[Settings, list[str]]:
+    """The defaults of ``rankgrad train`` on these data, which all folds share.
+
+    Args:
+        data: a folder of splits, or of folds of splits.
+        folds: of the comparison; the training lists of the first one that can be read decide.
+        settings: with defaults for those that the user did not set.
+        explicit: the names of the settings that the user set, which stay as they are; with
+            ``loss`` or ``model`` among them if the entries have their own.
+
+    Returns:
+        The settings, and sentences that say which rules were applied.
+    """
+    if "model" in explicit:
+        return settings, []
+    for fold in folds:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the runs that read the data warn
+                train = load_data(data, split="train", fold=fold, **settings.load_options)
+        except (ValueError, OSError):
+            continue  # the runs on this fold report the error
+        return for_data(settings, train, explicit)
+    return settings, []
 
 
 def run(
