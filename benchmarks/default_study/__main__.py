@@ -32,6 +32,7 @@ _TASKS = {
     "decay": lambda choices: lambda _: list(choices.decay_tasks()),
     "penalty": lambda choices: lambda _: list(choices.penalty_tasks()),
     "few penalty": lambda choices: lambda _: list(choices.few_penalty_tasks()),
+    "batches": lambda choices: lambda _: list(choices.batch_tasks()),
     "losses": lambda choices: lambda _: list(choices.loss_tasks()),
     "few losses": lambda choices: lambda _: list(choices.few_loss_tasks()),
     "timed": lambda choices: lambda _: list(choices.timed()),

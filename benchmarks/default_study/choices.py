@@ -14,7 +14,8 @@ from plan import LAMBDA, LAST, LEVELS, SOFTMAX, Results, Task
 
 from rankgrad.data.synthetic import INFORMATIVE, SIZES
 from rankgrad.models import models
-from rankgrad.training._settings import ATTENTION_LISTS
+from rankgrad.training import Settings
+from rankgrad.training._settings import ATTENTION_LISTS, _weight_decay
 
 IN_LIST = ("rank", "score", "ties")
 MEDIUM = Data(SIZES["medium"], in_list=IN_LIST)
@@ -772,6 +773,31 @@ def few_penalty_tasks() -> Iterable[Task]:
     by_world = [penalty_options(replace(FEW, world=world)) for world in WORLDS[::-1]]
     for name in by_world[0]:
         yield from (options[name] for options in by_world)
+
+
+#: Numbers of the first training lists of :data:`FEW`, and batch sizes for them.
+BUDGETS, BATCH_SIZES = (450, 1000), (32, 16, 8, 4)
+
+
+def batched(data: Data, lists: int, batch_size: int) -> Task:
+    """The default of few lists on the first of them, with weight decay by the library's rule."""
+    own = penalized(data)
+    changed = dict(own.changes) | {"batch_size": batch_size}
+    settings = own.settings(ORDERED, changed)
+    changed["weight_decay"] = _weight_decay(settings, settings.epochs * lists)
+    budget = 0 if lists == data.lists[0] else lists
+    if batch_size == Settings().batch_size:
+        del changed["batch_size"]
+    return replace(own, budget=budget, changes=tuple(changed.items()))
+
+
+def batch_tasks() -> Iterable[Task]:
+    """Sizes of batches on few lists, which a CPU trains on in some minutes."""
+    worlds = [replace(FEW, world=world) for world in WORLDS]
+    for seed in SEEDS[:2]:
+        for lists in BUDGETS:
+            for size in BATCH_SIZES:
+                yield from (replace(batched(own, lists, size), seed=seed) for own in worlds)
 
 
 #: Losses of the default's network: one of each kind, and NeuralSort of scores that are held small.
