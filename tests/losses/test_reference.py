@@ -90,6 +90,29 @@ def test_ordered_logit_keeps_its_digits_where_a_level_has_very_unequal_sides(mod
             torch.testing.assert_close(scores.grad, wanted, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ordered_logit_of_scores_on_which_newtons_method_cycles(dtype, mode):
+    """It cycled on the first list, and on one in thirty like the others."""
+    generator = torch.Generator().manual_seed(0)
+    cases = [([0, 0, -6, -4, 0, 14, 1, 2, -8, -1], [1, 0, 1, 0, 0, 1, 0, 1, 0, 0])]
+    for scale in (3, 30, 100):
+        for labels in torch.randint(0, 3, (10, 30), generator=generator):
+            scores = scale * (labels + 0.3 * torch.randn(30, generator=generator))
+            cases.append((scores.tolist(), labels.tolist()))
+    for scores, labels in cases:
+        ours = torch.tensor(scores, dtype=dtype, requires_grad=True)
+        exact = ours.detach().double().requires_grad_()
+        expected = reference.loss("ordered_logit", exact, torch.tensor(labels))
+        expected.backward()
+        with kernels.using(mode):
+            value = losses.get("ordered_logit")(ours, labels)
+            value.backward()
+        rtol, atol = (1e-5, 1e-6) if dtype == torch.float32 else (1e-9, 1e-11)
+        torch.testing.assert_close(value.double(), expected, rtol=rtol, atol=atol)
+        torch.testing.assert_close(ours.grad.double(), exact.grad, rtol=rtol, atol=atol)
+
+
 @WEIGHTED
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("tied", [False, True])
