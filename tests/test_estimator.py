@@ -244,23 +244,25 @@ def test_every_setting_is_a_parameter_with_the_same_default():
     others |= {"early_stopping": False, "validation_fraction": 0.1}
     # seed is random_state, holdout is the two above, and TensorBoard needs a run folder.
     left_out = {"seed", "holdout", "tensorboard"}
-    chosen_by_fit = dict.fromkeys(("loss", "optimizer", "weight_decay"))
+    chosen_by_fit = dict.fromkeys(("loss", "optimizer", "weight_decay", "batch_size"))
     assert parameters == others | Settings().model_dump(exclude=left_out) | chosen_by_fit
     for name in parameters:
         assert f"\n{' ' * 4}{name}: " in inspect.getdoc(Ranker), name
 
 
 @pytest.mark.parametrize(
-    "explicit", [{"loss": "softmax"}, {"optimizer": "adamw"}, {"weight_decay": 0.01}]
+    "explicit",
+    [{"loss": "softmax"}, {"optimizer": "adamw"}, {"weight_decay": 0.01}, {"batch_size": 32}],
 )
 def test_what_is_given_stays_also_where_it_is_the_default(monkeypatch, lists, explicit):
     monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 20)
     X, _, qid = lists
     y = np.arange(len(X)) % 3
     ((name, value),) = explicit.items()
-    settings = Ranker(device="cpu", epochs=1, **explicit).fit(X, y, qid).model_.settings
+    settings = Ranker(device="cpu", **explicit).fit(X, y, qid).model_.settings
     assert getattr(settings, name) == value
     assert (settings.loss == "ordered_logit") == (name != "loss")
+    assert (settings.batch_size == 4) == (name != "batch_size")
 
 
 def test_one_list_is_scored_as_among_others(lists):

@@ -775,29 +775,29 @@ def few_penalty_tasks() -> Iterable[Task]:
         yield from (options[name] for options in by_world)
 
 
-#: Numbers of the first training lists of :data:`FEW`, and batch sizes for them.
-BUDGETS, BATCH_SIZES = (450, 1000), (32, 16, 8, 4)
+#: Sizes of batches, by the number of training lists: the first ones of :data:`FEW`.
+BATCHES = {450: (32, 16, 8, 4), 1000: (32, 16, 8, 4)}
 
 
-def batched(data: Data, lists: int, batch_size: int) -> Task:
-    """The default of few lists on the first of them, with weight decay by the library's rule."""
-    own = penalized(data)
-    changed = dict(own.changes) | {"batch_size": batch_size}
+def batched(lists: int, batch_size: int, world: str) -> Task:
+    """The default on so many lists, with batches of some size and weight decay by its rule."""
+    own = penalized(replace(FEW, world=world))
+    changed = dict(own.changes)
     settings = own.settings(ORDERED, changed)
-    changed["weight_decay"] = _weight_decay(settings, settings.epochs * lists)
-    budget = 0 if lists == data.lists[0] else lists
-    if batch_size == Settings().batch_size:
-        del changed["batch_size"]
+    steps = settings.epochs * lists / batch_size
+    changed["weight_decay"] = _weight_decay(settings.learning_rate, steps)
+    if batch_size != Settings().batch_size:
+        changed["batch_size"] = batch_size
+    budget = lists if lists != FEW.lists[0] else 0
     return replace(own, budget=budget, changes=tuple(changed.items()))
 
 
 def batch_tasks() -> Iterable[Task]:
     """Sizes of batches on few lists, which a CPU trains on in some minutes."""
-    worlds = [replace(FEW, world=world) for world in WORLDS]
     for seed in SEEDS[:2]:
-        for lists in BUDGETS:
-            for size in BATCH_SIZES:
-                yield from (replace(batched(own, lists, size), seed=seed) for own in worlds)
+        for lists, sizes in BATCHES.items():
+            for size in sizes:
+                yield from (replace(batched(lists, size, w), seed=seed) for w in WORLDS)
 
 
 #: Losses of the default's network: one of each kind, and NeuralSort of scores that are held small.
@@ -807,17 +807,24 @@ DEFAULT_KINDS = (
 )
 
 
+def with_loss(data: Data, loss: str) -> Task:
+    """The default of these data with a loss."""
+    if data.lists == FEW.lists:
+        return replace(batched(data.lists[0], 16, data.world), losses=(loss,))
+    return penalized(data, loss)
+
+
 def few_loss_tasks() -> Iterable[Task]:
     """A loss of each kind with the default of few lists, which a CPU trains on in some minutes."""
-    for world in WORLDS:
-        yield from (penalized(replace(FEW, world=world), loss) for loss in DEFAULT_KINDS)
+    for loss in DEFAULT_KINDS:
+        yield from (with_loss(replace(FEW, world=world), loss) for world in WORLDS)
 
 
 def loss_tasks() -> Iterable[Task]:
     """The same with the default of many lists, five seeds, the first of all sizes before others."""
     for seed in SEEDS:
         for data in (MEDIUM, WEB30K, POINTWISE):
-            yield from (replace(penalized(data, loss), seed=seed) for loss in DEFAULT_KINDS)
+            yield from (replace(with_loss(data, loss), seed=seed) for loss in DEFAULT_KINDS)
 
 
 def table() -> Iterable[Task]:

@@ -37,7 +37,9 @@ from rankgrad.metrics import evaluate
 from rankgrad.significance import holm, paired_t_test
 
 Runs = Sequence[Mapping[str, Any]]
-BEFORE = "before"  # the model in results of the default as it was before weight decay
+#: In results of the default as it was, with ``softmax`` and without the L1 penalty, and before
+#: it had smaller batches of few lists.
+BEFORE, BATCHES_OF_32 = "before", "batch_size=32"
 _SIZES = {lists: name for name, lists in synthetic.SIZES.items()}
 _ENCODED = (SMALL, choices.FEW, MEDIUM, FRESH)  # on which encodings are compared
 #: Options of ``large``, which the table of its variants leaves out.
@@ -111,7 +113,10 @@ def write(results: Path, path: Path) -> None:
     text = words.substitute(
         goals=found.goals(),
         rules=found.rules(default_runs),
-        draws_gain=found.draws_gain(default_runs),
+        draws_gain=found.draws_gain(default_runs, BEFORE),
+        batches_gain=found.draws_gain(default_runs, BATCHES_OF_32),
+        batches=found.batches(),
+        default_kinds=found.default_kinds(),
         penalties=found.penalties(),
         penalty_losses=found.penalty_losses(),
         together=found.together([json.loads(line) for line in together]),
@@ -283,11 +288,10 @@ class Found:
             better = max((own for own in pair if own), key=lambda own: own["best_value"])
             values = np.stack([decode(own["per_query"]) for own in (run, better)])
             cells = [_name(data), *(f"{own['test']:.4f}" if own else "not run" for own in pair)]
-            model = {"rules": "`medium`", BEFORE: "`medium`, before"}.get(
-                run["model"], run["model"]
-            )
+            models = {"rules": "`medium`", BEFORE: "`medium`, before"}
+            model = (models | {BATCHES_OF_32: "`medium`, batches of 32"}).get(*[run["model"]] * 2)
             cells += [model, run["epochs"], f"{run['test']:.4f}", f"{self.best[_name(data)]:.4f}"]
-            if (run["model"], seed) not in {(BEFORE, draw) for draw in choices.DRAWS}:
+            if run["model"] not in (BEFORE, BATCHES_OF_32) or seed not in choices.DRAWS:
                 lines.append(_row([*cells, *_difference(values)]))
             if seed in choices.DRAWS:
                 new.setdefault((run["world"], model), []).append(values)
@@ -434,12 +438,12 @@ class Found:
             found.append("\n".join(lines))
         return "\n\n".join(found)
 
-    def draws_gain(self, runs: Runs) -> str:
-        """What the default at small size gained over all draws, in each world."""
+    def draws_gain(self, runs: Runs, before: str) -> str:
+        """What the default gained at small size, over all draws, since an earlier one."""
         found = []
         for world in choices.WORLDS:
             pair = []
-            for model in ("rules", BEFORE):
+            for model in ("rules", before):
                 own = [run for run in runs if (run["model"], run["world"]) == (model, world)]
                 by_seed = {run["seed"]: decode(run["per_query"]) for run in own}
                 pair.append(np.concatenate([by_seed[seed] for seed in choices.DRAWS]))
@@ -466,6 +470,20 @@ class Found:
                     lines.append(_row([option, *(cell for own in runs for cell in _means(own))]))
             found.append("\n".join(lines))
         return "\n\n".join(found)
+
+    def batches(self) -> str:
+        """The default on few lists by the size of batches: means over seeds, in both worlds."""
+        heads = ["training lists", "lists in a batch"]
+        heads += ["first world: validation", "test", "regret", "of the test"]
+        heads += ["second world: validation", "test", "regret", "of the test"]
+        lines = [_row(heads), "|--:|--:" + "|--:" * 8 + "|"]
+        for lists, sizes in choices.BATCHES.items():
+            for size in sizes:
+                cells = [f"{lists:,}", size]
+                for world in choices.WORLDS:
+                    cells += _means(self._seeds(choices.batched(lists, size, world)))
+                lines.append(_row(cells))
+        return "\n".join(lines)
 
     def penalty_losses(self) -> str:
         """The default's loss beside others at WEB30K's size: each query's mean over the seeds."""
@@ -641,9 +659,10 @@ class Found:
             runs = {
                 loss: own
                 for loss in choices.DEFAULT_KINDS
-                if (own := self._seeds(choices.penalized(data, loss)))
+                if (own := self._seeds(choices.with_loss(data, loss)))
             }
-            found += [f"{_name(data)}:", "", _default_kinds(runs), ""]
+            if len(runs) > 3:
+                found += [f"{_name(data)}:", "", _default_kinds(runs), ""]
         return "\n".join(found).rstrip()
 
     def seconds(self) -> str:

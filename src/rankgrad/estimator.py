@@ -36,7 +36,7 @@ from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.training import FittedRanker, Settings
 from rankgrad.training._fitting import fit_to_end
-from rankgrad.training._settings import RULE_SETTINGS, for_data
+from rankgrad.training._settings import BATCH_SETTINGS, RULE_SETTINGS, for_data
 from rankgrad.training._tree_fitting import for_trees
 from rankgrad.training.run import OnEpoch
 
@@ -59,7 +59,7 @@ _DEFAULTS = Settings()
 #: ``random_state``, and ``holdout`` from ``early_stopping`` and ``validation_fraction``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
 #: Parameters that may be None: ``fit`` chooses them, or they have the default of ``Settings``.
-_LEFT_OPEN = ("loss", "optimizer", "weight_decay")
+_LEFT_OPEN = ("loss", "optimizer", "weight_decay", "batch_size")
 #: Fitted attributes that are saved as they are, without the ``_`` at their end.
 _ATTRIBUTES = ("n_lists", "longest_list", "best_iteration", "best_score", "n_iter")
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -94,13 +94,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
-    If model, loss, optimizer, weight decay or schedule are left at their defaults, ``fit`` chooses
-    them by the training data (``verbose`` prints how); with ``model="small"`` it does not. A
-    parameter of None that it does not choose has the default of its setting. The parameters are
-    those of :class:`rankgrad.training.Settings`, with three exceptions. In place of ``holdout``
-    and ``seed`` there are scikit-learn's ``early_stopping``, ``validation_fraction`` and
-    ``random_state``. There is no ``tensorboard``, which logs in a run folder, since ``fit`` writes
-    none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as ``on_epoch``.
+    If model, loss, optimizer, weight decay, schedule or batch size are left at their defaults,
+    ``fit`` chooses them by the training data (``verbose`` prints how); with ``model="small"`` it
+    does not. A parameter of None that it does not choose has the default of its setting. The
+    parameters are those of :class:`rankgrad.training.Settings`, with three exceptions. In place of
+    ``holdout`` and ``seed`` there are scikit-learn's ``early_stopping``, ``validation_fraction``
+    and ``random_state``. There is no ``tensorboard``, which logs in a run folder, since ``fit``
+    writes none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as ``on_epoch``.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
@@ -162,7 +162,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     epochs: int = _DEFAULTS.epochs
     patience: int | str | None = _DEFAULTS.patience
     batching: str = _DEFAULTS.batching
-    batch_size: int = _DEFAULTS.batch_size
+    batch_size: int | None = None
     documents: int = _DEFAULTS.documents
     clip: float | None = _DEFAULTS.clip
     average: float | None = _DEFAULTS.average
@@ -567,7 +567,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _explicit(self) -> set[str]:
         """Of the parameters that ``for_data`` may choose, those that the user has changed."""
-        changed = {n for n in RULE_SETTINGS if getattr(self, n) != getattr(_DEFAULTS, n)}
+        left_open = {*RULE_SETTINGS, *BATCH_SETTINGS} - set(_LEFT_OPEN)
+        changed = {n for n in left_open if getattr(self, n) != getattr(_DEFAULTS, n)}
         return changed | {name for name in _LEFT_OPEN if getattr(self, name) is not None}
 
     def _check_holdout(self, lists: int) -> None:

@@ -113,15 +113,20 @@ def test_few_items_leave_the_settings():
 
 
 @pytest.mark.parametrize(
-    ("count", "length", "epochs", "model", "decay", "l1"),
+    ("count", "length", "epochs", "model", "batch_size", "decay", "l1"),
     [
-        (500, 100, 20, "medium", 1.0, 0.3),
-        (3000, 20, 20, "medium(heads=2)", 0.6, 0.18),
-        (10_001, 20, 10, "medium(heads=2)", 0.36, 0.1),
-        (10_001, 5, 10, "medium", 0.36, 0.1),
+        (250, 200, 20, "medium", 4, 0.91, 0.3),
+        (499, 101, 20, "medium", 4, 0.45, 0.3),
+        (500, 100, 20, "medium", 8, 0.91, 0.3),
+        (999, 51, 20, "medium", 8, 0.45, 0.3),
+        (1000, 50, 20, "medium", 16, 0.91, 0.3),
+        (2000, 30, 20, "medium", 32, 0.91, 0.22),
+        (3000, 20, 20, "medium(heads=2)", 32, 0.6, 0.18),
+        (10_001, 20, 10, "medium(heads=2)", 32, 0.36, 0.1),
+        (10_001, 5, 10, "medium", 32, 0.36, 0.1),
     ],
 )
-def test_many_items_have_a_larger_model(count, length, epochs, model, decay, l1):
+def test_many_items_have_a_larger_model(count, length, epochs, model, batch_size, decay, l1):
     settings = Settings(seed=3, device="cpu")
     found, (note,) = for_data(settings, lists(count, length), explicit={"seed", "device"})
     assert found.model == str(models.get(model))
@@ -130,6 +135,8 @@ def test_many_items_have_a_larger_model(count, length, epochs, model, decay, l1)
     assert note.startswith(f"{count * length:,} training items")
     assert f": model {model}, cosine" in note
     assert found.weight_decay == decay and f", weight decay {decay:g}, " in note
+    assert found.batch_size == batch_size
+    assert (f", batch size {batch_size}, " in note) == (batch_size != 32)
     assert found.optimizer == f"adamw(l1={l1})" and f", optimizer adamw(l1={l1}) (" in note
 
 
@@ -159,6 +166,7 @@ def test_very_long_and_short_lists_have_no_attention(lengths, list_size, model):
         ([0, 1, 2], {}, "ordered_logit"),
         ([0, 2, 5], {}, "ordered_logit(levels=6)"),
         ([0, 1, 1], {}, "softmax"),  # binary
+        ([2, *[0, 1] * 14_999, 1], {}, "softmax"),  # but for two items of 60,000
         ([0, 1, 1.5], {}, "softmax"),  # no grades
         ([0, 1, 32], {}, "softmax"),  # too many levels
         ([0, 1, 31], {}, "softmax"),  # most of which do not occur
@@ -168,7 +176,7 @@ def test_very_long_and_short_lists_have_no_attention(lengths, list_size, model):
 )
 def test_graded_labels_have_a_loss_of_all_grades(labels, options, loss):
     data = lists(500, 120)
-    graded = Dataset(data.features, np.tile(labels, 20_000), data.offsets, data.qids)
+    graded = Dataset(data.features, np.tile(labels, 60_000 // len(labels)), data.offsets, data.qids)
     found, (note,) = for_data(Settings(**options), graded, explicit=options)
     assert found.loss == loss and (f", loss {loss}, " in note) == loss.startswith("ordered")
 
@@ -192,6 +200,25 @@ def test_explicit_settings_are_unchanged():
     assert (settings.epochs, settings.weight_decay) == (20, Settings().weight_decay)
     settings, _ = for_data(Settings(accumulate=8, device="cpu"), lists(10_001, 5), {"accumulate"})
     assert settings.weight_decay == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "decay"),
+    [
+        ({"batch_size": 16}, 1.0),
+        ({"batching": "query"}, 0.11),
+        ({"batching": "documents"}, 1.0),
+        ({"batching": "documents", "documents": 1000}, 1.0),
+        ({"batching": "documents", "documents": 100}, 0.11),
+        ({"accumulate": 2}, 1.0),
+        ({"devices": 2}, 1.0),
+        ({"epochs": 20}, Settings().weight_decay),
+    ],
+)
+def test_explicit_batches_are_unchanged(options, decay):
+    found, (note,) = for_data(Settings(**options), lists(500, 100), explicit=options)
+    assert found.batch_size == options.get("batch_size", 32) and "batch size" not in note
+    assert found.weight_decay == decay
 
 
 @pytest.mark.parametrize(("explicit", "expected"), [({}, "medium"), ({"model": "small"}, "small")])

@@ -45,8 +45,9 @@ def medium(*, heads: int = 0) -> TabM:
     It also takes in ties within the list and a periodic encoding of the features, and scales its
     inputs by factors that learn fast, as the encoding does. With two heads of attention to similar
     items, ``medium(heads=2)``, it is the default for many lists. As the default it is trained with
-    more weight decay than other models and an L1 penalty of inputs (``adamw(l1=...)``). Chosen on
-    simulated data, as ``large`` was (``docs/results/simulated.md``).
+    more weight decay than other models, an L1 penalty of inputs (``adamw(l1=...)``) and, on few
+    lists, smaller batches. Chosen on simulated data, as ``large`` was
+    (``docs/results/simulated.md``).
 
     Args:
         heads: the number of heads of attention to similar items of the list; 0 for none. Time then

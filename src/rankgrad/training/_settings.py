@@ -266,9 +266,9 @@ class Settings(TomlSettings):
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`.
     Settings of the optimizer, batches and devices do not apply to trees. If it is not set, on
     50,000 training items or more it is medium, with 10 or 20 epochs of the cosine schedule, more
-    weight decay, an L1 penalty of inputs and, for graded labels, the loss ordered_logit; on 3,000
-    lists or more, of 20 items or more in the mean and 1,500 at most, with two heads of attention:
-    medium(heads=2)."""
+    weight decay, an L1 penalty of inputs, smaller batches of few lists and, for graded labels, the
+    loss ordered_logit; on 3,000 lists or more, of 20 items or more in the mean and 1,500 at most,
+    with two heads of attention: medium(heads=2)."""
 
     metric: _Task[MetricSpec] = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -303,7 +303,7 @@ class Settings(TomlSettings):
     weight_decay: _Method[float] = Field(default=0.01, ge=0, allow_inf_nan=False)
     """Weight decay, which applies to weights and not to norms, encodings of features and most
     biases. If neither it nor model, optimizer, learning_rate, schedule, epochs or patience is set,
-    50,000 training items or more have more: 1 on 1,000 lists, 0.3 on 6,000."""
+    50,000 training items or more have more: 0.9 on 1,000 lists, 0.3 on 6,000."""
 
     schedule: _Method[_Schedule] = "constant"
     """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
@@ -321,7 +321,9 @@ class Settings(TomlSettings):
     as many as fit into the setting documents; query for batches of one list."""
 
     batch_size: _Method[Count] = 32
-    """Lists per batch, over all devices together."""
+    """Lists per batch, over all devices together. If neither it nor batching, accumulate, model,
+    learning_rate, schedule, epochs or patience is set, on one device, 50,000 training items or more
+    in fewer than 2,000 lists have batches of 16, in fewer than 1,000 of 8, and below 500 of 4."""
 
     documents: _Method[Count] = 8192
     """Items per batch, padding included, if batching is by documents."""
@@ -423,13 +425,18 @@ MANY_ITEMS = 50_000
 ATTENTION_LISTS = 3_000
 #: Up to this many training lists, it trains for 20 epochs; on more lists, for 10.
 MANY_LISTS = 10_000
-#: If the user sets one of these, :func:`for_data` leaves schedule, epochs, patience, weight decay
-#: and the optimizer as they are.
+#: If the user sets one of these, :func:`for_data` leaves schedule, epochs, patience, batch size,
+#: weight decay and the optimizer as they are.
 RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
+
+#: If the user sets one of these, it leaves the batch size as it is.
+BATCH_SETTINGS = ("batch_size", "batching", "accumulate")
 
 _HEADS = 2  # of the attention
 _MIN_MEAN_LENGTH = 20  # of lists with attention, in training; shorter lists were not tried
 _MAX_LENGTH = 1500  # of the longest list with attention, whose time grows with its square
+#: On few lists batches are halved until there are so many steps, or batches of so few lists.
+_MIN_STEPS, _MIN_BATCH_SIZE = 1250, 4
 #: The weight decay times the learning rate, summed over all steps: a weight without a gradient
 #: would shrink by the factor exp(-1.7) (``docs/results/simulated.md``).
 _TOTAL_DECAY = 1.7
@@ -438,6 +445,7 @@ _TOTAL_DECAY = 1.7
 _ROOT_L1, _MAX_L1 = 10.0, 0.3
 #: Of labels with the loss ordered_logit: its time grows with the number of levels.
 _MAX_GRADE = 31
+_MIN_GRADED = 10_000  # a grade counts if one item of so many has it
 _LEVELS = 5  # of ordered_logit unless it is given another number
 
 
@@ -456,8 +464,9 @@ def for_data(
         train: the training lists, including those to be held out.
         explicit: the names of the settings that the user set, which stay as they are. If the model
             is among them, nothing changes: the rules were measured with the models chosen here.
-            Schedule, epochs, patience, weight decay and the optimizer change only if none of
-            ``RULE_SETTINGS`` is explicit, and weight decay only if the optimizer is not.
+            Schedule, epochs, patience, batch size, weight decay and the optimizer change only if
+            none of ``RULE_SETTINGS`` is explicit; the batch size only if none of
+            ``BATCH_SETTINGS`` is, on one device; and weight decay only if the optimizer is not.
 
     Returns:
         The settings, and sentences that say which rules were applied.
@@ -471,8 +480,8 @@ def for_data(
     >>> settings.schedule, settings.epochs
     ('cosine', 20)
     >>> print(*notes)
-    60,000 training items: model medium, loss ordered_logit, cosine schedule of 20 epochs, weight \
-decay 1, optimizer adamw(l1=0.3) (model=small is for fewer)
+    60,000 training items: model medium, loss ordered_logit, cosine schedule of 20 epochs, batch \
+size 8, weight decay 0.76, optimizer adamw(l1=0.3) (model=small is for fewer)
     >>> for_data(Settings(), lists, explicit={"model"})[1]
     []
     """
@@ -495,25 +504,49 @@ decay 1, optimizer adamw(l1=0.3) (model=small is for fewer)
         )
         choices.append(f"loss {changes['loss']}")
     if not set(RULE_SETTINGS) & set(explicit):
-        epochs = 20 if len(train) <= MANY_LISTS else 10
-        changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
-        choices.append(f"cosine schedule of {epochs} epochs")
-        if "optimizer" not in explicit:
-            if "weight_decay" not in explicit:
-                changes["weight_decay"] = _weight_decay(settings, epochs * len(train))
-                choices.append(f"weight decay {changes['weight_decay']:g}")
-            l1 = min(_MAX_L1, _ROOT_L1 / math.sqrt(len(train)))
-            changes["optimizer"] = f"adamw(l1={l1:.2g})"
-            choices.append(f"optimizer {changes['optimizer']}")
+        recipe = _recipe(settings, len(train), mean_length, explicit)
+        choices.append(f"cosine schedule of {recipe['epochs']} epochs")
+        named = ("batch_size", "weight_decay", "optimizer")
+        choices += [f"{name.replace('_', ' ')} {recipe[name]}" for name in named if name in recipe]
+        changes |= recipe
     note = f"{size}: {', '.join(choices)} ({smaller})"
     return Settings(**settings.model_dump() | changes), [note]
+
+
+def _recipe(
+    settings: Settings, n_lists: int, mean_length: float, explicit: Collection[str]
+) -> dict[str, Any]:
+    """Schedule, batch size, weight decay and optimizer of a larger model, but for explicit ones.
+
+    Args:
+        settings: as for :func:`for_data`.
+        n_lists: the number of training lists.
+        mean_length: their mean length.
+        explicit: as for :func:`for_data`.
+    """
+    epochs = 20 if n_lists <= MANY_LISTS else 10
+    found: dict[str, Any] = {"schedule": "cosine", "epochs": epochs, "patience": None}
+    batch_size = settings.batch_size
+    if settings.devices == 1 and not set(BATCH_SETTINGS) & set(explicit):
+        while batch_size > _MIN_BATCH_SIZE and epochs * n_lists < _MIN_STEPS * batch_size:
+            batch_size //= 2
+        if batch_size != settings.batch_size:
+            found["batch_size"] = batch_size
+    if "optimizer" not in explicit:
+        if "weight_decay" not in explicit:
+            by_items = max(1.0, settings.documents / mean_length)
+            per_batch = {"queries": batch_size, "documents": by_items, "query": 1}
+            steps = epochs * n_lists / (per_batch[settings.batching] * settings.accumulate)
+            found["weight_decay"] = _weight_decay(settings.learning_rate, steps)
+        found["optimizer"] = f"adamw(l1={min(_MAX_L1, _ROOT_L1 / math.sqrt(n_lists)):.2g})"
+    return found
 
 
 def _levels(train: Dataset) -> int:
     """The number of levels of graded labels, at least ``_LEVELS``; 0 if labels are no grades.
 
     Grades are whole numbers up to ``_MAX_GRADE`` of which at least three, and half of those up to
-    the highest one, occur.
+    the highest one, occur, each in one item of 10,000 or more.
     """
     import numpy as np
 
@@ -521,16 +554,14 @@ def _levels(train: Dataset) -> int:
     if labels.max() > _MAX_GRADE or (labels % 1 != 0).any():
         return 0
     n_items = np.bincount(labels.astype(np.intp))  # of each grade
-    n_grades = np.count_nonzero(n_items)
+    n_grades = np.count_nonzero(_MIN_GRADED * n_items >= len(labels))
     is_graded = n_grades >= 3 and 2 * n_grades >= len(n_items)
     return max(_LEVELS, len(n_items)) if is_graded else 0
 
 
-def _weight_decay(settings: Settings, n_lists: int) -> float:
-    """The weight decay, at most 1, by the number of lists of all epochs together.
+def _weight_decay(learning_rate: float, steps: float) -> float:
+    """The weight decay, at most 1, by the number of steps.
 
     The mean learning rate under the cosine schedule is half of the highest.
     """
-    steps = n_lists / (settings.batch_size * settings.accumulate)
-    decay = _TOTAL_DECAY / (settings.learning_rate / 2 * steps)
-    return min(1.0, float(f"{decay:.2g}"))
+    return min(1, float(f"{_TOTAL_DECAY / (learning_rate / 2 * steps):.2g}"))
