@@ -26,8 +26,9 @@ from typer.testing import CliRunner
 
 from rankgrad import estimator, evaluate
 from rankgrad.cli import app
-from rankgrad.estimator import Ranker
+from rankgrad.estimator import _LEFT_OPEN, Ranker
 from rankgrad.training import FittedRanker, Settings, trainer
+from rankgrad.training._settings import BATCH_SETTINGS, RULE_SETTINGS
 
 SMALL = {"model": "mlp(hidden=[8])", "epochs": 3, "device": "cpu"}
 # Weight 0 is not the same as leaving an item out: it is still one of its list, which other items
@@ -244,25 +245,22 @@ def test_every_setting_is_a_parameter_with_the_same_default():
     others |= {"early_stopping": False, "validation_fraction": 0.1}
     # seed is random_state, holdout is the two above, and TensorBoard needs a run folder.
     left_out = {"seed", "holdout", "tensorboard"}
-    chosen_by_fit = dict.fromkeys(("loss", "optimizer", "weight_decay", "batch_size"))
+    chosen_by_fit = dict.fromkeys(_LEFT_OPEN)
     assert parameters == others | Settings().model_dump(exclude=left_out) | chosen_by_fit
     for name in parameters:
         assert f"\n{' ' * 4}{name}: " in inspect.getdoc(Ranker), name
 
 
-@pytest.mark.parametrize(
-    "explicit",
-    [{"loss": "softmax"}, {"optimizer": "adamw"}, {"weight_decay": 0.01}, {"batch_size": 32}],
-)
-def test_what_is_given_stays_also_where_it_is_the_default(monkeypatch, lists, explicit):
+@pytest.mark.parametrize("name", _LEFT_OPEN)
+def test_what_is_given_stays_also_where_it_is_the_default(monkeypatch, lists, name):
     monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 20)
-    X, _, qid = lists
-    y = np.arange(len(X)) % 3
-    ((name, value),) = explicit.items()
-    settings = Ranker(device="cpu", **explicit).fit(X, y, qid).model_.settings
-    assert getattr(settings, name) == value
-    assert (settings.loss == "ordered_logit") == (name != "loss")
-    assert (settings.batch_size == 4) == (name != "batch_size")
+    X, y, qid = lists[0][:40], np.arange(40) % 3, lists[2][:40]
+    given = {name: getattr(Settings(), name)}
+    settings = Ranker(device="cpu", **given).fit(X, y, qid).model_.settings
+    assert getattr(settings, name) == given[name]
+    assert (settings.loss == "ordered_logit") == (name not in ("loss", "model"))
+    keeps_batches = name in (*BATCH_SETTINGS, *RULE_SETTINGS)
+    assert (settings.batch_size == 4) != keeps_batches
 
 
 def test_one_list_is_scored_as_among_others(lists):

@@ -36,7 +36,7 @@ from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.training import FittedRanker, Settings
 from rankgrad.training._fitting import fit_to_end
-from rankgrad.training._settings import BATCH_SETTINGS, RULE_SETTINGS, for_data
+from rankgrad.training._settings import for_data
 from rankgrad.training._tree_fitting import for_trees
 from rankgrad.training.run import OnEpoch
 
@@ -59,7 +59,10 @@ _DEFAULTS = Settings()
 #: ``random_state``, and ``holdout`` from ``early_stopping`` and ``validation_fraction``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
 #: Parameters that may be None: ``fit`` chooses them, or they have the default of ``Settings``.
-_LEFT_OPEN = ("loss", "optimizer", "weight_decay", "batch_size")
+_LEFT_OPEN = (
+    *("loss", "model", "optimizer", "learning_rate", "weight_decay", "schedule", "epochs"),
+    *("batching", "batch_size", "accumulate"),
+)
 #: Fitted attributes that are saved as they are, without the ``_`` at their end.
 _ATTRIBUTES = ("n_lists", "longest_list", "best_iteration", "best_score", "n_iter")
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -94,17 +97,17 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
-    If model, loss, optimizer, weight decay, schedule or batch size are left at their defaults,
-    ``fit`` chooses them by the training data (``verbose`` prints how); with ``model="small"`` it
-    does not. A parameter of None that it does not choose has the default of its setting. The
-    parameters are those of :class:`rankgrad.training.Settings`, with three exceptions. In place of
-    ``holdout`` and ``seed`` there are scikit-learn's ``early_stopping``, ``validation_fraction``
-    and ``random_state``. There is no ``tensorboard``, which logs in a run folder, since ``fit``
-    writes none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as ``on_epoch``.
+    What is None, such as model, loss, optimizer and schedule, ``fit`` chooses by the training data
+    (``verbose`` prints how) or takes the default of its setting; what is given stays, and with
+    ``model="small"`` all has the defaults of settings. The parameters are those of
+    :class:`rankgrad.training.Settings`, with three exceptions. In place of ``holdout`` and
+    ``seed`` there are scikit-learn's ``early_stopping``, ``validation_fraction`` and
+    ``random_state``. There is no ``tensorboard``, which logs in a run folder, since ``fit`` writes
+    none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as ``on_epoch``.
 
     Args:
-        model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
-            scores; each fit trains a copy of it.
+        model: a spec; a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
+            scores, of which each fit trains a copy; or None.
         early_stopping: without an ``eval_set``, hold lists out of the training data: their metric
             chooses the best epoch, and training stops after ``patience`` epochs without a better
             one.
@@ -147,7 +150,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     """
 
     loss: str | None = None
-    model: str | nn.Module = _DEFAULTS.model
+    model: str | nn.Module | None = None
     metric: str = _DEFAULTS.metric
     _: KW_ONLY
     metrics: Sequence[str] = _DEFAULTS.metrics
@@ -156,17 +159,17 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     categorical: Sequence[str] = _DEFAULTS.categorical
     list_size: int | None = _DEFAULTS.list_size
     optimizer: str | None = None
-    learning_rate: float = _DEFAULTS.learning_rate
+    learning_rate: float | None = None
     weight_decay: float | None = None
-    schedule: str = _DEFAULTS.schedule
-    epochs: int = _DEFAULTS.epochs
+    schedule: str | None = None
+    epochs: int | None = None
     patience: int | str | None = _DEFAULTS.patience
-    batching: str = _DEFAULTS.batching
+    batching: str | None = None
     batch_size: int | None = None
     documents: int = _DEFAULTS.documents
     clip: float | None = _DEFAULTS.clip
     average: float | None = _DEFAULTS.average
-    accumulate: int = _DEFAULTS.accumulate
+    accumulate: int | None = None
     precision: str = _DEFAULTS.precision
     device: str = _DEFAULTS.device
     devices: int = _DEFAULTS.devices
@@ -566,10 +569,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _explicit(self) -> set[str]:
-        """Of the parameters that ``for_data`` may choose, those that the user has changed."""
-        left_open = {*RULE_SETTINGS, *BATCH_SETTINGS} - set(_LEFT_OPEN)
-        changed = {n for n in left_open if getattr(self, n) != getattr(_DEFAULTS, n)}
-        return changed | {name for name in _LEFT_OPEN if getattr(self, name) is not None}
+        """Of the parameters that ``for_data`` may choose, those that the user has set."""
+        found = {name for name in _LEFT_OPEN if getattr(self, name) is not None}
+        return found if self.patience == _DEFAULTS.patience else {*found, "patience"}
 
     def _check_holdout(self, lists: int) -> None:
         """Raise if no lists can be held out of this number of training lists."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from rankgrad import _files
 from rankgrad.cli import app
 from rankgrad.cli.compare import _progress_table
+from rankgrad.data import load
 from rankgrad.experiments.compare import NetworkEntry, Plan, Progress, Row, default_settings
 from rankgrad.training import RunFolder, Settings
 
@@ -99,10 +101,23 @@ def test_the_defaults_are_those_of_train_on_the_same_data(folder, tmp_path, rank
     names = ("loss", "model", "optimizer", "epochs", "schedule", "weight_decay")
     assert all(getattr(trained, name) == getattr(compared, name) for name in names)
     for explicit in ({"model"}, {"loss"}):
-        chosen, _ = default_settings(folder, (None,), Settings(), explicit)
+        chosen, _ = default_settings(folder, Settings(), explicit)
         assert chosen.loss == "softmax" and (chosen == Settings()) == ("model" in explicit)
     assert chosen.optimizer == "adamw(l1=0.3)"
-    assert default_settings(folder, (7,), Settings(), ()) == (Settings(), [])  # no such fold
+    assert default_settings(tmp_path, Settings(), ()) == (Settings(), [])  # no data
+
+
+def test_folds_that_are_added_have_the_same_defaults(folder, tmp_path, rankgrad, monkeypatch):
+    items = load(folder, split="train").n_items
+    monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", items)
+    folds = tmp_path / "folds"
+    for number in (1, 2):
+        shutil.copytree(folder, folds / f"Fold{number}")
+    lines = (folder / "train.txt").read_text().splitlines(keepends=True)
+    (folds / "Fold2" / "train.txt").write_text("".join(lines[:-1]))  # fewer items
+    how = ["-o", tmp_path / "out", "--workers", "0", "--epochs", "1", "--device", "cpu"]
+    for fold in ("2", "all"):
+        assert "model medium" in rankgrad("compare", folds, "--folds", fold, *how).stderr
 
 
 def test_models_are_crossed_and_seeds_counted(folder, tmp_path, in_json):

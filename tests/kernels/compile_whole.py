@@ -1,10 +1,13 @@
-"""Each loss as it is and compiled whole: value and gradient, and labels that are too large."""
+"""Each loss as it is and compiled whole: value and gradient, and labels that are too large.
+
+Arguments are specs. Those with the prefix "eager:" are computed without kernels.
+"""
 
 import sys
 
 import torch
 
-from rankgrad import losses
+from rankgrad import kernels, losses
 
 generator = torch.Generator().manual_seed(0)
 SCORES = torch.randn(2, 5, generator=generator, dtype=torch.float64)
@@ -32,7 +35,9 @@ def refusal(call):
 for spec in sys.argv[1:]:
     try:
         torch._dynamo.reset()
-        loss = losses.get(spec)
+        mode, _, name = spec.rpartition(":")
+        kernels.use(mode or "auto")
+        loss = losses.get(name)
         whole = torch.compile(loss, fullgraph=True, backend="aot_eager")
         for mask in (None, MASK):
             for ours, theirs in zip(outcome(whole, mask), outcome(loss, mask), strict=True):

@@ -221,6 +221,11 @@ def test_explicit_batches_are_unchanged(options, decay):
     assert found.weight_decay == decay
 
 
+def test_batches_of_several_processes_are_unchanged(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")  # as torchrun sets it
+    assert for_data(Settings(), lists(500, 100), explicit=())[0].batch_size == 32
+
+
 @pytest.mark.parametrize(("explicit", "expected"), [({}, "medium"), ({"model": "small"}, "small")])
 def test_the_estimator_follows_the_rules(monkeypatch, capsys, explicit, expected):
     monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 20)

@@ -147,17 +147,16 @@ def compare(
     explicit = {name for name, value in given.items() if value is not None}
     setting_options |= {"metric": validation_metric, "metrics": metrics}
     shared = options.resolve_settings(setting_options, settings)
-    chosen_folds = _parse_folds(data, folds)
     has_trees = lightgbm or xgboost or trees is not None
     only_trees = has_trees and losses is None and models is None
     if settings is None and not only_trees:
-        shared, notes = experiment.default_settings(data, chosen_folds, shared, explicit)
+        shared, notes = experiment.default_settings(data, shared, explicit)
         show_notes(notes)
     networks = [] if only_trees else _network_entries(losses, models, shared)
     plan = experiment.Plan(
         data,
         (*networks, *_tree_entries(trees, lightgbm, xgboost)),
-        folds=chosen_folds,
+        folds=_parse_folds(data, folds),
         seeds=_parse_seeds(seeds),
         metrics=metrics,
         settings=shared,

@@ -80,7 +80,8 @@ def train(
     on_epoch = [loggers.get(spec) for spec in log or ()]
     run = output or _new_run(resolved.loss)
     check_run(resolved, run, resume)
-    fold, notes = _choose_fold(data, fold, setting_options["loss"])
+    is_default_loss = settings_file is None and "loss" not in explicit
+    fold, notes = _choose_fold(data, fold, None if is_default_loss else resolved.loss)
     show_notes(notes)
     training, validation = _read_data(data, vali, fold, resolved)
     check_data(training, validation)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NotRequired
@@ -54,16 +54,13 @@ _MAX_NAMED = 4  # differences of settings that an error names
 
 
 def default_settings(
-    data: str | os.PathLike[str],
-    folds: Iterable[int | None],
-    settings: Settings,
-    explicit: Collection[str],
+    data: str | os.PathLike[str], settings: Settings, explicit: Collection[str]
 ) -> tuple[Settings, list[str]]:
     """The defaults of ``rankgrad train`` on these data, which all folds share.
 
     Args:
-        data: a folder of splits, or of folds of splits.
-        folds: of the comparison; the training lists of the first one that can be read decide.
+        data: a folder of splits, or of folds of splits. The training lists of the first fold that
+            can be read decide, also if it is not compared, so that folds can be added later.
         settings: with defaults for those that the user did not set.
         explicit: the names of the settings that the user set, which stay as they are; with
             ``loss`` or ``model`` among them if the entries have their own.
@@ -73,7 +70,7 @@ def default_settings(
     """
     if "model" in explicit:
         return settings, []
-    for fold in folds:
+    for fold in folds_of(data):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the runs that read the data warn

@@ -305,7 +305,6 @@ class _Levels(NamedTuple):
         errors = self.weights * logits.sigmoid()
         return (self.signs * errors).sum(-1), (errors * (-logits).sigmoid()).sum(-1)
 
-    @torch.no_grad()
     def fit_intercepts(self) -> Float[Tensor, "b l"]:
         """The c at which the errors of both sides have equal weight; 0 without a split.
 
@@ -313,26 +312,27 @@ class _Levels(NamedTuple):
         Bisection, then Newton's method: the slope of the excess changes by less than a factor of
         ``exp(w)`` in an interval of width w, so that Newton's method converges in a narrow one.
         """
-        above, below = ((self.weights * (self.signs == sign)).sum(-1) for sign in (-1, 1))
-        shift = (above.log() - below.log()).where(self.splits, 0.0)
-        counts = self.weights > 0
-        least = self.scores.masked_fill(~counts, torch.inf).amin(-1)
-        most = self.scores.masked_fill(~counts, -torch.inf).amax(-1)
-        low, high = ((bound - shift).where(self.splits, 0.0) for bound in (least, most))
-        # On a GPU, to look at values would wait, and a CUDA graph has a fixed number of steps.
-        may_stop = not self.scores.is_cuda and not is_unchecked(self.scores, self.signs)
-        for _ in range(_BISECTIONS):
-            if may_stop and bool((high - low <= _NEWTON_WIDTH).all()):
-                break
+        with torch.no_grad():
+            above, below = ((self.weights * (self.signs == sign)).sum(-1) for sign in (-1, 1))
+            shift = (above.log() - below.log()).where(self.splits, 0.0)
+            counts = self.weights > 0
+            least = self.scores.masked_fill(~counts, torch.inf).amin(-1)
+            most = self.scores.masked_fill(~counts, -torch.inf).amax(-1)
+            low, high = ((bound - shift).where(self.splits, 0.0) for bound in (least, most))
+            # On a GPU, to look at values would wait, and a CUDA graph has a fixed number of steps.
+            may_stop = not self.scores.is_cuda and not is_unchecked(self.scores, self.signs)
+            for _ in range(_BISECTIONS):
+                if may_stop and bool((high - low <= _NEWTON_WIDTH).all()):
+                    break
+                intercepts = (low + high) / 2
+                is_below = self.excess(intercepts)[0] > 0
+                low, high = intercepts.where(is_below, low), high.where(is_below, intercepts)
             intercepts = (low + high) / 2
-            is_below = self.excess(intercepts)[0] > 0
-            low, high = intercepts.where(is_below, low), high.where(is_below, intercepts)
-        intercepts = (low + high) / 2
-        for _ in range(_NEWTON_STEPS):
-            excess, slope = self.excess(intercepts)
-            newton = (intercepts + excess / slope).clamp(low, high)
-            intercepts = newton.where(slope > 0, intercepts)
-        return intercepts
+            for _ in range(_NEWTON_STEPS):
+                excess, slope = self.excess(intercepts)
+                newton = (intercepts + excess / slope).clamp(low, high)
+                intercepts = newton.where(slope > 0, intercepts)
+            return intercepts
 
 
 #: Of the search for intercepts, where scores are up to 4e6 apart. From an error of half the width,

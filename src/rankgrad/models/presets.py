@@ -73,9 +73,9 @@ scale_rate=6.0, encoding_rate=6.0)
 def large(*, heads: int = 0) -> TabM:
     """Sixteen perceptrons of 512 and 256 hidden units that share weights, for a GPU.
 
-    They take in what ``medium`` does. Trained alike ``large`` is ahead of it, at several times the
-    price; ``medium`` with the L1 penalty of the default is ahead of ``large`` without one
-    (``docs/results/simulated.md``). With one ``large`` was not trained.
+    They take in what ``medium`` does. Without an L1 penalty ``large`` is ahead of ``medium``, at
+    several times the price; ``medium`` with the penalty of the default is ahead of ``large``
+    without one (``docs/results/simulated.md``). ``large`` with a penalty was not tried.
 
     Args:
         heads: the number of heads of attention to similar items of the list; 0 for none.

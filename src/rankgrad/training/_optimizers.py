@@ -48,7 +48,7 @@ class Optimizer(HasSpec):
         if l1 and not scales:
             raise ValueError(
                 f"{self}: l1 is a penalty of the factors that scale inputs, and this network has "
-                "none. tabm with share=adapters, medium and large have them"
+                "none. medium, large and tabm with share=adapters and hidden layers have them"
             )
         # Matrices are first, whatever decays of them: saved states are numbered in this order.
         ordered = sorted(parameters, key=lambda p: p.dim() <= 1)
@@ -77,26 +77,16 @@ def _named(network: nn.Module, attribute: str) -> set[nn.Parameter]:
     }
 
 
-class L1AdamW(torch.optim.AdamW):
-    """PyTorch's AdamW, and after each step :func:`soft_threshold` of each group of parameters."""
-
-    @torch.no_grad()
-    @override
-    def step(self, closure: Any = None) -> Any:
-        loss = super().step(closure)
-        for group in self.param_groups:
-            soft_threshold(group)
-        return loss
-
-
-def soft_threshold(group: Mapping[str, Any]) -> None:
-    """Move the updated parameters of a group toward 0 by learning rate times L1 penalty, if any.
+@torch.no_grad()
+def soft_threshold(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Move updated parameters toward 0 by learning rate times L1 penalty, where there is one.
 
     Args:
-        group: of PyTorch's optimizer, with ``lr`` and, where there is a penalty, ``l1``.
+        optimizer: PyTorch's, whose groups have ``lr`` and, with a penalty, ``l1``. Hooks of
+            :meth:`torch.optim.Optimizer.register_step_post_hook` get further arguments.
     """
-    if group.get("l1", 0.0):
-        for parameter in group["params"]:
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("l1") else ():
             if parameter.grad is not None:
                 parameter.copy_(nn.functional.softshrink(parameter, group["lr"] * group["l1"]))
 
@@ -147,12 +137,19 @@ class AdamW(_Moments):
             (``average``) factors come near 0, and few are exactly 0.
     """
 
-    kind = L1AdamW
+    kind = torch.optim.AdamW
     l1: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_not_negative("l1", self.l1)
+
+    @override
+    def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
+        optimizer = super()._make(groups, rate)
+        if self.l1:
+            optimizer.register_step_post_hook(soft_threshold)
+        return optimizer
 
 
 @optimizers.register("adagrad")
@@ -337,7 +334,7 @@ class FusedAdam:
                 beta2=beta2,
                 **{name: group[name] for name in _ADAM_OPTIONS},
             )
-            soft_threshold(group)
+        soft_threshold(self.optimizer)
 
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from rankgrad import _checksums
 from rankgrad.data._checksummed import ChecksummedArray, ChecksummedFile
 from rankgrad.data._dataset import Dataset
-from rankgrad.training._optimizers import FusedAdam, L1AdamW
+from rankgrad.training._optimizers import FusedAdam
 from rankgrad.training._settings import Settings
 
 
@@ -200,8 +200,7 @@ class SingleProcess:
     ) -> tuple[nn.Module, torch.optim.Optimizer | FusedAdam]:
         """The module unchanged, and its optimizer; a faster one in place of Adam."""
         dtypes = {p.dtype for group in optimizer.param_groups for p in group["params"]}
-        kinds = torch.optim.Adam, torch.optim.AdamW, L1AdamW  # and no subclass of them
-        is_plain = type(optimizer) in kinds
+        is_plain = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)  # no subclass of them
         if is_plain and isinstance(optimizer, torch.optim.Adam) and len(dtypes) == 1:
             return module, FusedAdam(optimizer)
         return module, optimizer

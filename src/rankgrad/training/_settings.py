@@ -4,7 +4,7 @@ Names, types, defaults, help texts and panels of the help are defined here only;
 ``rankgrad train`` and ``rankgrad compare`` are generated from them. So that ``--help`` is fast,
 this module does not import PyTorch; registries are imported when a spec is validated.
 
-:func:`for_data` changes some defaults by the size of the training data. The effect of its rules is
+:func:`for_data` changes some defaults by the training data. The effect of its rules is
 measured in ``docs/results/simulated.md``.
 """
 
@@ -452,7 +452,7 @@ _LEVELS = 5  # of ordered_logit unless it is given another number
 def for_data(
     settings: Settings, train: Dataset, explicit: Collection[str]
 ) -> tuple[Settings, list[str]]:
-    """Choose defaults by the size of the training data.
+    """Choose defaults by the training data: their size, their labels and the metric.
 
     The command line and :class:`rankgrad.Ranker` call it before they train. For few items the model
     is the default of :class:`Settings`; for many it is a larger network that selects its inputs,
@@ -524,10 +524,13 @@ def _recipe(
         mean_length: their mean length.
         explicit: as for :func:`for_data`.
     """
+    from rankgrad.training._processes import launched
+
     epochs = 20 if n_lists <= MANY_LISTS else 10
     found: dict[str, Any] = {"schedule": "cosine", "epochs": epochs, "patience": None}
     batch_size = settings.batch_size
-    if settings.devices == 1 and not set(BATCH_SETTINGS) & set(explicit):
+    is_alone = settings.devices == 1 and not launched()
+    if is_alone and not set(BATCH_SETTINGS) & set(explicit):
         while batch_size > _MIN_BATCH_SIZE and epochs * n_lists < _MIN_STEPS * batch_size:
             batch_size //= 2
         if batch_size != settings.batch_size:
