@@ -71,7 +71,7 @@ def main() -> None:
     elif args.command == "rules":
         import rules
 
-        rules.run(args.output, args.size, args.seed, args.world, args.model)
+        rules.run(args.output, args.size, args.seed, args.world, args.model, args.batch_size)
     elif args.command == "together":
         import trees_and_network
 
@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--seed", type=int, default=0, help="of the queries")
     rules.add_argument("--world", default="listwise")
     rules.add_argument("--model", default="rules")
+    rules.add_argument("--batch-size", type=int, help="in place of that of the rules")
     together = commands.add_parser("together", help="the mean of trees and a network; a student")
     together.add_argument("-o", "--output", type=Path, required=True)
     together.add_argument("--world", default="listwise")

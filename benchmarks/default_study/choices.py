@@ -776,7 +776,7 @@ def few_penalty_tasks() -> Iterable[Task]:
 
 
 #: Sizes of batches, by the number of training lists: the first ones of :data:`FEW`.
-BATCHES = {450: (32, 16, 8, 4), 1000: (32, 16, 8, 4)}
+BATCHES = {450: (32, 16, 8, 4), 1000: (32, 16, 8)}
 
 
 def batched(lists: int, batch_size: int, world: str) -> Task:

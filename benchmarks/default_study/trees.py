@@ -95,7 +95,8 @@ def run(
         seconds: no training starts after them.
         threads: of the library.
         previous: files with results of earlier calls.
-        best: only so many points on all lists: those best on the first quarter of medium size.
+        best: only so many points on all lists: those best on the first quarter of medium size, in
+            the same world if they were tried there.
     """
     deadline = time.monotonic() + seconds
     done = {}
@@ -105,8 +106,7 @@ def run(
     splits = {part: features(which, part) for part in PARTS}
     count = len(splits["train"])
     for lists in (count,) if best else (count // 4, count):
-        medium = Trees("medium", 0, "listwise", which.in_list)
-        chosen = _best(done, medium, 1500, best) if best else points()
+        chosen = _best_at_medium(done, which, best) if best else points()
         if which.library == "xgboost":
             chosen = [{}]
         elif lists == count and not best:
@@ -156,6 +156,14 @@ def _best(done: Mapping[str, Any], which: Trees, lists: int, count: int) -> list
     found = [(done.get(_key(which, lists, point)), point) for point in points()]
     known = [(own["best_value"], point) for own, point in found if own]
     return [point for _, point in sorted(known, key=lambda each: -each[0])[:count]]
+
+
+def _best_at_medium(done: Mapping[str, Any], which: Trees, count: int) -> list[dict[str, Any]]:
+    """The best points on the first quarter of medium size, in the same world or else the first."""
+    lists = synthetic.SIZES["medium"][0] // 4
+    worlds = (which.world, "listwise")
+    found = (_best(done, Trees("medium", 0, w, which.in_list), lists, count) for w in worlds)
+    return next(filter(None, found), [])
 
 
 def features(which: Trees, part: str) -> Dataset:
