@@ -28,7 +28,7 @@ from rankgrad import estimator, evaluate
 from rankgrad.cli import app
 from rankgrad.estimator import _LEFT_OPEN, Ranker
 from rankgrad.training import FittedRanker, Settings, trainer
-from rankgrad.training._settings import BATCH_SETTINGS, RULE_SETTINGS
+from rankgrad.training._settings import BATCH_SETTINGS
 
 SMALL = {"model": "mlp(hidden=[8])", "epochs": 3, "device": "cpu"}
 # Weight 0 is not the same as leaving an item out: it is still one of its list, which other items
@@ -259,7 +259,7 @@ def test_what_is_given_stays_also_where_it_is_the_default(monkeypatch, lists, na
     settings = Ranker(device="cpu", **given).fit(X, y, qid).model_.settings
     assert getattr(settings, name) == given[name]
     assert (settings.loss == "ordered_logit") == (name not in ("loss", "model"))
-    keeps_batches = name in (*BATCH_SETTINGS, *RULE_SETTINGS)
+    keeps_batches = name in (*BATCH_SETTINGS, "model", "schedule")
     assert (settings.batch_size == 4) != keeps_batches
 
 

@@ -110,7 +110,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             scores, of which each fit trains a copy; or None.
         early_stopping: without an ``eval_set``, hold lists out of the training data: their metric
             chooses the best epoch, and training stops after ``patience`` epochs without a better
-            one.
+            one. With ``patience="auto"`` all epochs of a schedule that ``fit`` chooses are trained.
         validation_fraction: the fraction of the lists that is held out, drawn by ``random_state``.
         random_state: seed of everything random: a whole number, a generator of NumPy, or None for
             a new seed each time.

@@ -95,7 +95,7 @@ def test_the_defaults_are_those_of_train_on_the_same_data(folder, tmp_path, rank
     how = ["-m", "ndcg@5", "--epochs", "1", "--device", "cpu"]
     rankgrad("train", folder, "-o", tmp_path / "run", *how)
     done = rankgrad("compare", folder, "-o", tmp_path / "out", "--workers", "0", *how)
-    assert "training items: model medium, loss ordered_logit (" in done.stderr
+    assert "training items: model medium, loss ordered_logit, cosine" in done.stderr
     (run,) = (tmp_path / "out" / "runs").glob("*/seed0")
     trained, compared = (RunFolder.open(path).settings for path in (tmp_path / "run", run))
     names = ("loss", "model", "optimizer", "epochs", "schedule", "weight_decay")

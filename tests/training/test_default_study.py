@@ -1,4 +1,4 @@
-"""The study of the default: its page is that of its results, and its tasks can be run."""
+"""The study of the default: its pages are those of its results, and its tasks can be run."""
 
 import subprocess
 import sys
@@ -25,10 +25,11 @@ def run(*arguments):
     assert found.returncode == 0, found.stderr
 
 
-def test_the_page_is_that_of_the_results(tmp_path):
-    run(str(STUDY), "page", "-o", str(tmp_path / "page.md"))
-    there = (ROOT / "docs/results/simulated.md").read_text(encoding="utf-8")
-    assert (tmp_path / "page.md").read_text(encoding="utf-8") == there
+def test_the_pages_are_those_of_the_results(tmp_path):
+    run(str(STUDY), "page", "-o", str(tmp_path / "simulated.md"))
+    for name in ("simulated.md", "simulated_trials.md", "simulated.svg"):
+        there = (ROOT / "docs/results" / name).read_text(encoding="utf-8")
+        assert (tmp_path / name).read_text(encoding="utf-8") == there, name
 
 
 def test_all_tasks_have_settings_and_keys():

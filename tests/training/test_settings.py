@@ -137,7 +137,7 @@ def test_many_items_have_a_larger_model(count, length, epochs, model, batch_size
     assert found.weight_decay == decay and f", weight decay {decay:g}, " in note
     assert found.batch_size == batch_size
     assert (f", batch size {batch_size}, " in note) == (batch_size != 32)
-    assert found.optimizer == f"adamw(l1={l1})" and f", optimizer adamw(l1={l1}) (" in note
+    assert found.optimizer == f"adamw(l1={l1})" and f", optimizer adamw(l1={l1}); " in note
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_very_long_and_short_lists_have_no_attention(lengths, list_size, model):
         Settings(device="cpu", list_size=list_size), data, explicit={"device"}
     )
     assert found.model == str(models.get(model))
-    assert ("model=medium is without attention" in note) == ("heads" in model)
+    assert ("model=medium is without attention, model" in note) == ("heads" in model)
 
 
 @pytest.mark.parametrize(
@@ -185,13 +185,22 @@ def test_explicit_settings_are_unchanged():
     many = lists(500, 100)
     model = Settings(model="small")
     assert for_data(model, many, explicit={"model"}) == (model, [])
-    settings = Settings(epochs=3, device="cpu")
-    settings, _ = for_data(settings, many, explicit={"epochs", "device"})
-    assert (settings.epochs, settings.schedule) == (3, "constant")
-    assert settings.patience == Settings().patience
-    assert settings.weight_decay == Settings().weight_decay
-    assert settings.optimizer == Settings().optimizer
-    assert settings.model == str(models.get("medium"))
+    constant, (note,) = for_data(Settings(schedule="constant"), many, explicit={"schedule"})
+    assert constant == Settings(model="medium")
+    assert "optimizer as without many items" in note
+    found, (note,) = for_data(Settings(epochs=3, patience=2), many, {"epochs", "patience"})
+    assert (found.epochs, found.patience, found.schedule) == (3, 2, "cosine")
+    assert "cosine schedule of 3 epochs" in note
+    # The batch size follows from the number of lists, weight decay from that of steps.
+    assert (found.batch_size, found.weight_decay, found.optimizer) == (8, 1.0, "adamw(l1=0.3)")
+    found, _ = for_data(Settings(epochs=200, learning_rate=0.01), many, {"epochs", "learning_rate"})
+    assert (found.learning_rate, found.weight_decay) == (0.01, 0.027)
+    cosine = Settings(schedule="cosine(warmup=1.0)")
+    assert for_data(cosine, many, {"schedule"})[0].schedule == cosine.schedule
+    assert for_data(cosine, many, {"schedule"})[0].epochs == 20
+    medium, (note,) = for_data(Settings(model="medium"), lists(3000, 20), explicit={"model"})
+    assert medium.model == str(models.get("medium")) and medium.schedule == "cosine"
+    assert "model medium" not in note
     settings = Settings(weight_decay=0.05, device="cpu")
     settings, (note,) = for_data(settings, many, explicit={"weight_decay", "device"})
     assert (settings.epochs, settings.weight_decay) == (20, 0.05) and "decay" not in note
@@ -212,7 +221,6 @@ def test_explicit_settings_are_unchanged():
         ({"batching": "documents", "documents": 100}, 0.11),
         ({"accumulate": 2}, 1.0),
         ({"devices": 2}, 1.0),
-        ({"epochs": 20}, Settings().weight_decay),
     ],
 )
 def test_explicit_batches_are_unchanged(options, decay):

@@ -78,9 +78,10 @@ def compare(
         losses: Losses, commas between them. See `rankgrad losses`. [default: that of rankgrad
             train on these data]
         models: Models, commas between them; each with every loss. See `rankgrad models`. [default:
-            that of rankgrad train on these data, with its schedule, weight decay and optimizer]
-        lightgbm: Also LightGBM's ranker, tuned.
-        xgboost: Also XGBoost's ranker, tuned.
+            that of rankgrad train on these data, with its schedule, weight decay and optimizer; if
+            given, nothing is chosen by the data]
+        lightgbm: Also LightGBM's ranker, tuned; alone, if neither --losses nor --models is given.
+        xgboost: Also XGBoost's ranker, tuned; likewise.
         trees: Losses for boosted trees, commas between them: with LightGBM, or with those of
             --lightgbm and --xgboost that are given. Tuned as these are.
         folds: all, or some such as 1,2.

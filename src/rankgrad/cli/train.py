@@ -45,7 +45,8 @@ def train(
     Options:
         output: The run folder. [default: runs/DATE-LOSS]
         vali: Validation data, where DATA is not a folder that has it.
-        settings: Settings in TOML, such as RUN/settings.toml; options override them.
+        settings: Settings in TOML, such as RUN/settings.toml; options override them. Those that are
+            missing have plain defaults; nothing is chosen by the data.
         resume: Go on with the run that RUN holds; with more --epochs also after its end.
         log: Where else epochs are logged: tensorboard, mlflow or wandb, with options as in
             'mlflow(experiment=ranking)' and 'wandb(project=ranking, mode=offline)'; several times

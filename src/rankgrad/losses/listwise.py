@@ -215,8 +215,8 @@ class OrderedLogit(LossWithoutCutoff):
     reach, or none, adds nothing. w are the weights of items, 1 without any.
 
     Args:
-        levels: the number of relevance levels, 5 for labels 0 to 4. A higher label counts as the
-            highest level.
+        levels: the number of relevance levels, 5 for labels 0 to 4, at most 1,000. A higher label
+            counts as the highest level.
         reduction: over lists, ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> OrderedLogit()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
@@ -228,7 +228,7 @@ class OrderedLogit(LossWithoutCutoff):
 
     def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
-        self.levels = check_whole("levels", levels, least=2)
+        self.levels = check_whole("levels", levels, least=2, most=_MAX_LEVELS)
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
@@ -335,6 +335,7 @@ class _Levels(NamedTuple):
             return intercepts
 
 
+_MAX_LEVELS = 1000
 #: Of the search for intercepts, where scores are up to 4e6 apart. From an error of half the width,
 #: five Newton steps reach the precision of float64.
 _BISECTIONS, _NEWTON_WIDTH, _NEWTON_STEPS = 24, 0.25, 5

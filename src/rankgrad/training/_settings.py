@@ -295,18 +295,21 @@ class Settings(TomlSettings):
 
     optimizer: _Method[_Optimizer] = "adamw"
     """The optimizer: adam, adamw, adagrad or sgd, with options. adamw(l1=0.1) also has an L1
-    penalty of the factors by which tabm scales its inputs, so that it ignores useless ones."""
+    penalty of the factors by which tabm scales its inputs, so that it ignores useless ones. If
+    neither it nor model or schedule is set, 50,000 training items or more have one."""
 
     learning_rate: _Method[float] = Field(default=3e-3, gt=0, allow_inf_nan=False)
     """The highest learning rate."""
 
     weight_decay: _Method[float] = Field(default=0.01, ge=0, allow_inf_nan=False)
     """Weight decay, which applies to weights and not to norms, encodings of features and most
-    biases. If neither it nor model, optimizer, learning_rate, schedule, epochs or patience is set,
-    50,000 training items or more have more: 0.9 on 1,000 lists, 0.3 on 6,000."""
+    biases. If neither it nor model, optimizer or schedule is set, 50,000 training items or more
+    have more, by the number of steps: 0.9 on 1,000 lists, 0.3 on 6,000."""
 
     schedule: _Method[_Schedule] = "constant"
-    """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
+    """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine. If neither
+    it nor model is set, it is cosine on 50,000 training items or more, and all epochs are
+    trained."""
 
     epochs: _Method[Count] = 100
     """The number of epochs, at most; for boosted trees, the number of trees."""
@@ -321,9 +324,9 @@ class Settings(TomlSettings):
     as many as fit into the setting documents; query for batches of one list."""
 
     batch_size: _Method[Count] = 32
-    """Lists per batch, over all devices together. If neither it nor batching, accumulate, model,
-    learning_rate, schedule, epochs or patience is set, on one device, 50,000 training items or more
-    in fewer than 2,000 lists have batches of 16, in fewer than 1,000 of 8, and below 500 of 4."""
+    """Lists per batch, over all devices together. If neither it nor batching, accumulate, model or
+    schedule is set, on one device, 50,000 training items or more in fewer than 2,000 lists have
+    batches of 16, in fewer than 1,000 of 8, and below 500 of 4."""
 
     documents: _Method[Count] = 8192
     """Items per batch, padding included, if batching is by documents."""
@@ -425,11 +428,7 @@ MANY_ITEMS = 50_000
 ATTENTION_LISTS = 3_000
 #: Up to this many training lists, it trains for 20 epochs; on more lists, for 10.
 MANY_LISTS = 10_000
-#: If the user sets one of these, :func:`for_data` leaves schedule, epochs, patience, batch size,
-#: weight decay and the optimizer as they are.
-RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
-
-#: If the user sets one of these, it leaves the batch size as it is.
+#: If the user sets one of these, :func:`for_data` leaves the batch size as it is.
 BATCH_SETTINGS = ("batch_size", "batching", "accumulate")
 
 _HEADS = 2  # of the attention
@@ -462,11 +461,11 @@ def for_data(
     Args:
         settings: the settings, with defaults for those that the user did not set.
         train: the training lists, including those to be held out.
-        explicit: the names of the settings that the user set, which stay as they are. If the model
-            is among them, nothing changes: the rules were measured with the models chosen here.
-            Schedule, epochs, patience, batch size, weight decay and the optimizer change only if
-            none of ``RULE_SETTINGS`` is explicit; the batch size only if none of
-            ``BATCH_SETTINGS`` is, on one device; and weight decay only if the optimizer is not.
+        explicit: the names of the settings that the user set, which stay as they are. With another
+            model than those chosen here, nothing changes: the rules were measured with these. With
+            another schedule than cosine, epochs, patience, batch size, weight decay and the
+            optimizer stay as they are; the batch size also with one of ``BATCH_SETTINGS`` or more
+            than one device, and weight decay with another optimizer.
 
     Returns:
         The settings, and sentences that say which rules were applied.
@@ -481,42 +480,57 @@ def for_data(
     ('cosine', 20)
     >>> print(*notes)
     60,000 training items: model medium, loss ordered_logit, cosine schedule of 20 epochs, batch \
-size 8, weight decay 0.76, optimizer adamw(l1=0.3) (model=small is for fewer)
+size 8, weight decay 0.76, optimizer adamw(l1=0.3); model=small turns this off
     >>> for_data(Settings(), lists, explicit={"model"})[1]
     []
     """
-    if train.n_items < MANY_ITEMS or "model" in explicit:
+    if train.n_items < MANY_ITEMS or ("model" in explicit and not _is_medium(settings.model)):
         return settings, []
-    changes: dict[str, Any] = {"model": "medium"}
-    size, smaller = f"{train.n_items:,} training items", "model=small is for fewer"
+    size, off = f"{train.n_items:,} training items", "model=small turns this off"
+    changes: dict[str, Any] = {}
+    choices = []
     # In training lists are cut to ``list_size``; in validation and prediction they are not.
     mean_length = train.lengths.clip(max=settings.list_size or train.n_items).mean()
     has_length = mean_length >= _MIN_MEAN_LENGTH and train.lengths.max() <= _MAX_LENGTH
-    if len(train) >= ATTENTION_LISTS and has_length:
-        changes["model"] = f"medium(heads={_HEADS})"
-        size += f", {len(train):,} lists"
-        smaller = "model=medium is without attention"
-    choices = [f"model {changes['model']}"]
+    if "model" not in explicit:
+        has_attention = len(train) >= ATTENTION_LISTS and has_length
+        changes["model"] = f"medium(heads={_HEADS})" if has_attention else "medium"
+        if has_attention:
+            size += f", {len(train):,} lists"
+            off = f"model=medium is without attention, {off}"
+        choices.append(f"model {changes['model']}")
     levels = _levels(train)
     if "loss" not in explicit and levels and settings.metric.startswith("ndcg"):
         changes["loss"] = (
             "ordered_logit" if levels == _LEVELS else f"ordered_logit(levels={levels})"
         )
         choices.append(f"loss {changes['loss']}")
-    if not set(RULE_SETTINGS) & set(explicit):
+    if "schedule" in explicit and not settings.schedule.startswith("cosine"):
+        choices.append("epochs, batch size, weight decay and optimizer as without many items")
+    else:
         recipe = _recipe(settings, len(train), mean_length, explicit)
-        choices.append(f"cosine schedule of {recipe['epochs']} epochs")
+        epochs = recipe.get("epochs", settings.epochs)
+        choices.append(f"cosine schedule of {epochs} epoch{'s' if epochs > 1 else ''}")
         named = ("batch_size", "weight_decay", "optimizer")
         choices += [f"{name.replace('_', ' ')} {recipe[name]}" for name in named if name in recipe]
         changes |= recipe
-    note = f"{size}: {', '.join(choices)} ({smaller})"
+    note = f"{size}: {', '.join(choices)}; {off}"
     return Settings(**settings.model_dump() | changes), [note]
+
+
+def _is_medium(model: str) -> bool:
+    """Whether a spec is that of ``medium``, with the attention of the default or without."""
+    from rankgrad.models import models
+
+    return model in {str(models.get(spec)) for spec in ("medium", f"medium(heads={_HEADS})")}
 
 
 def _recipe(
     settings: Settings, n_lists: int, mean_length: float, explicit: Collection[str]
 ) -> dict[str, Any]:
     """Schedule, batch size, weight decay and optimizer of a larger model, but for explicit ones.
+
+    The batch size follows from the number of lists, whatever the number of epochs is.
 
     Args:
         settings: as for :func:`for_data`.
@@ -528,6 +542,7 @@ def _recipe(
 
     epochs = 20 if n_lists <= MANY_LISTS else 10
     found: dict[str, Any] = {"schedule": "cosine", "epochs": epochs, "patience": None}
+    found = {name: value for name, value in found.items() if name not in explicit}
     batch_size = settings.batch_size
     is_alone = settings.devices == 1 and not launched()
     if is_alone and not set(BATCH_SETTINGS) & set(explicit):
@@ -539,7 +554,8 @@ def _recipe(
         if "weight_decay" not in explicit:
             by_items = max(1.0, settings.documents / mean_length)
             per_batch = {"queries": batch_size, "documents": by_items, "query": 1}
-            steps = epochs * n_lists / (per_batch[settings.batching] * settings.accumulate)
+            n_epochs = found.get("epochs", settings.epochs)
+            steps = n_epochs * n_lists / (per_batch[settings.batching] * settings.accumulate)
             found["weight_decay"] = _weight_decay(settings.learning_rate, steps)
         found["optimizer"] = f"adamw(l1={min(_MAX_L1, _ROOT_L1 / math.sqrt(n_lists)):.2g})"
     return found
