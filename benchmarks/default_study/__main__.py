@@ -6,6 +6,7 @@
     python benchmarks/default_study trees -o FILE.jsonl --size medium    LightGBM, on CPUs
     python benchmarks/default_study rules -o FILE.jsonl --size small  the default as users get it
     python benchmarks/default_study together -o FILE.jsonl            trees and a network in one
+    python benchmarks/default_study every-feature -o FILE.json        a world where all count
     python benchmarks/default_study steps                             a step of training, on a CPU
     python benchmarks/default_study show RESULTS                      a table, on a terminal
     python benchmarks/default_study pack RESULTS --trees FILE.jsonl   into benchmarks/results
@@ -76,6 +77,10 @@ def main() -> None:
         import trees_and_network
 
         trees_and_network.run(args.output, args.world, args.threads)
+    elif args.command == "every-feature":
+        import every_feature
+
+        every_feature.run(args.output, args.threads)
     elif args.command == "steps":
         import step_time
 
@@ -132,6 +137,9 @@ def _parser() -> argparse.ArgumentParser:
     together.add_argument("-o", "--output", type=Path, required=True)
     together.add_argument("--world", default="listwise")
     together.add_argument("--threads", type=int, default=2)
+    third = commands.add_parser("every-feature", help="a world in which every feature counts")
+    third.add_argument("-o", "--output", type=Path, required=True)
+    third.add_argument("--threads", type=int, default=2)
     commands.add_parser("steps", help="time of a training step of the defaults, on a CPU")
     pack = commands.add_parser("pack", help="put results into benchmarks/results")
     pack.add_argument("results", type=Path, nargs="+")

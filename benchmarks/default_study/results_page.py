@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import choices
+import dot_plot
 import numpy as np
 from choices import (
     BASE,
@@ -97,11 +98,12 @@ def _name(data: Data) -> str:
 
 
 def write(results: Path, path: Path) -> None:
-    """Write the page.
+    """Write the page, its figure, and the page of what was tried beside it.
 
     Args:
         results: the folder of packed results, with what :func:`best_achievable` gave.
-        path: of the page.
+        path: of the page, such as ``simulated.md``; the others are ``simulated.svg`` and
+            ``simulated_trials.md``.
     """
     trees, best = results / "default_trees.jsonl.gz", results / "default_best.json"
     rules = (results / "default_rules.jsonl").read_text(encoding="utf-8").splitlines()
@@ -109,44 +111,49 @@ def write(results: Path, path: Path) -> None:
     networks = read_results([results / "default.jsonl.gz"])
     default_runs = [json.loads(line) for line in rules]
     found = Found(networks, read_trees(trees), json.loads(best.read_text("utf-8")))
-    words = string.Template((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
-    text = words.substitute(
-        goals=found.goals(),
-        rules=found.rules(default_runs),
-        draws_gain=found.draws_gain(default_runs, BEFORE),
-        batches_gain=found.draws_gain(default_runs, BATCHES_OF_32),
-        batches=found.batches(),
-        default_kinds=found.default_kinds(),
-        penalties=found.penalties(),
-        penalty_losses=found.penalty_losses(),
-        together=found.together([json.loads(line) for line in together]),
-        inputs=found.table(choices.inputs(), BASE),
-        sizes=found.table(choices.sizes(), BASE),
-        losses=found.table([BASE, *choices.losses()], BASE),
-        eligible=found.table(choices.eligible(), FINAL),
-        further=found.table([FINAL, *choices.further()], FINAL),
-        others=found.others(),
-        encodings=found.encodings(),
-        defaults=found.defaults(),
-        periodic=found.periodic(),
-        encoding_rates=found.encoding_rates(),
-        decays=found.decays(),
-        trees_regret=_regret(found.tuned(POINTWISE, in_list=False))[-1],
-        large_regret=found.large_regret(),
-        small=found.small(),
-        variants=found.variants(),
-        levels=found.levels(),
-        attention=found.attention(),
-        encoded_attention=found.encoded_attention(),
-        informative=found.informative(),
-        columns=f"{found.best['columns']:.4f}",
-        kinds=found.kinds(),
-        seconds=found.seconds(),
-        points=found.points(),
-        runs=len(found.results),
-        tree_runs=len(found.trees),
-    )
-    path.write_text(text, encoding="utf-8")
+    words = {
+        "goals": found.goals(),
+        "earlier_goals": found.earlier_goals(),
+        "rules": found.rules(default_runs),
+        "draws_gain": found.draws_gain(default_runs, BEFORE),
+        "batches_gain": found.draws_gain(default_runs, BATCHES_OF_32),
+        "batches": found.batches(),
+        "default_kinds": found.default_kinds(),
+        "penalties": found.penalties(),
+        "penalty_losses": found.penalty_losses(),
+        "every_feature": every_feature(results / "default_every_feature.json"),
+        "together": found.together([json.loads(line) for line in together]),
+        "inputs": found.table(choices.inputs(), BASE),
+        "sizes": found.table(choices.sizes(), BASE),
+        "losses": found.table([BASE, *choices.losses()], BASE),
+        "eligible": found.table(choices.eligible(), FINAL),
+        "further": found.table([FINAL, *choices.further()], FINAL),
+        "others": found.others(),
+        "encodings": found.encodings(),
+        "defaults": found.defaults(),
+        "periodic": found.periodic(),
+        "encoding_rates": found.encoding_rates(),
+        "decays": found.decays(),
+        "trees_regret": _regret(found.tuned(POINTWISE, in_list=False))[-1],
+        "large_regret": found.large_regret(),
+        "small": found.small(),
+        "variants": found.variants(),
+        "levels": found.levels(),
+        "attention": found.attention(),
+        "encoded_attention": found.encoded_attention(),
+        "informative": found.informative(),
+        "columns": f"{found.best['columns']:.4f}",
+        "kinds": found.kinds(),
+        "seconds": found.seconds(),
+        "points": found.points(),
+        "runs": len(found.results),
+        "tree_runs": len(found.trees),
+    }
+    trials = path.with_stem(f"{path.stem}_trials")
+    for template, page in (("page.md", path), ("trials.md", trials)):
+        text = (Path(__file__).parent / template).read_text(encoding="utf-8")
+        page.write_text(string.Template(text).substitute(words), encoding="utf-8")
+    path.with_suffix(".svg").write_text(found.figure(default_runs), encoding="utf-8")
 
 
 def pack_trees(paths: Iterable[Path], path: Path) -> None:
@@ -213,28 +220,30 @@ class Found:
         return "\n".join(lines)
 
     def goals(self) -> str:
-        """Networks between LightGBM and the best achievable."""
-        heads = ["data", "network", "LightGBM, features", "LightGBM, the list's columns too"]
-        heads += ["network", "best", "way from the first", "from the second"]
-        lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
+        """The default between LightGBM and the best achievable."""
+        rows = [("medium(heads=2)", data, choices.penalized(data)) for data in self._goal_data()]
+        before = choices.present_default(MEDIUM)
+        rows += [("before", data, replace(before, data=data)) for data in (MEDIUM, POINTWISE)]
+        return self._goals(rows)
+
+    def earlier_goals(self) -> str:
+        """The same of networks that were no default, or are not any more."""
         small_pointwise = replace(SMALL, world="pointwise")
         fresh_pointwise = replace(FRESH, world="pointwise")
-        unused = choices.NEW, choices.LAST_NEW, choices.L1_NEW
+        unused = choices.NEW, choices.LAST_NEW
         new = [replace(data, world=world) for data in unused for world in choices.WORLDS]
         data_sets = (MEDIUM, POINTWISE, *new, SMALL, small_pointwise, FRESH, fresh_pointwise)
         best = choices.ENCODINGS[-1]
         large, one = (choices.encoded_by(task, f"{best}, heads=2") for task in (LARGE, ONE))
         study = {
             f"{name}, the study's": choices.attention_variant(task, choices.LIBRARY_ATTENTION)
-            for name, task in (("large(heads=2)", LARGE), ("medium(heads=2), before", ONE))
+            for name, task in (("large(heads=2)", LARGE), ("medium(heads=2)", ONE))
         }
         networks = {
-            "**the default**, medium(heads=2)": choices.penalized(MEDIUM),
-            "medium(heads=2), without L1": choices.present_default(MEDIUM),
             "large(heads=2)": large,
-            "medium(heads=2), before": one,
+            "medium(heads=2)": one,
             "large(heads=2), weight decay": choices.regularized(large),
-            "medium(heads=2), before, weight decay": choices.regularized(one),
+            "medium(heads=2), weight decay": choices.regularized(one),
             **study,
             "large": choices.encoded_by(LARGE, best),
             "large, frequencies of 0.3": choices.periodic(LARGE, "rate=6.0"),
@@ -243,25 +252,36 @@ class Found:
             "medium, ramps": choices.with_bins(ONE, 8),
         }
         rows = [
-            (name, replace(task, data=data))
+            (name, data, replace(task, data=data))
             for data in data_sets
             for name, task in networks.items()
-            if replace(task, data=data).key in self.results
         ]
-        for world in choices.WORLDS:
-            default = choices.penalized(replace(WEB30K, world=world))
-            rows.append(("**the default**, medium(heads=2)", default))
         for name, task in study.items():
-            rows.append((name, replace(task, data=WEB30K, recipe="short")))
+            rows.append((name, WEB30K, replace(task, data=WEB30K, recipe="short")))
         web30k = replace(choices.periodic(ONE, "rate=6.0"), data=WEB30K, recipe="short")
-        rows.append(("medium, frequencies of 0.3", web30k))
+        rows.append(("medium, frequencies of 0.3", WEB30K, web30k))
         for data in (MEDIUM, WEB30K, FRESH, FRESH_WEB30K):
             recipe = "short" if data.lists == WEB30K.lists else LARGE.recipe
-            rows.append(("large, no encoding", replace(LARGE, data=data, recipe=recipe)))
+            rows.append(("large, no encoding", data, replace(LARGE, data=data, recipe=recipe)))
         for data in (MEDIUM, POINTWISE, SMALL, FRESH):
-            rows.append(("large, attention, no encoding", replace(LONG_ATTENTION, data=data)))
-        for name, task in rows:
-            lines.append(self._goal(name, task.data, self.results.get(task.key)))
+            task = replace(LONG_ATTENTION, data=data)
+            rows.append(("large, attention, no encoding", data, task))
+        return self._goals(rows)
+
+    @staticmethod
+    def _goal_data() -> list[Data]:
+        """The data on which the default of many lists was trained, with attention."""
+        sizes = MEDIUM, choices.L1_NEW, WEB30K
+        return [replace(data, world=world) for data in sizes for world in choices.WORLDS]
+
+    def _goals(self, rows: Iterable[tuple[str, Data, Task]]) -> str:
+        """A table of names, data and tasks, without those that did not run."""
+        heads = ["data", "network", "LightGBM, features", "LightGBM, the list's columns too"]
+        heads += ["network", "best", "way from the first", "from the second"]
+        lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
+        for name, data, task in rows:
+            if task.key in self.results:
+                lines.append(self._goal(name, data, self.results[task.key]))
         return "\n".join(lines)
 
     def _goal(self, name: str, data: Data, own: Mapping[str, Any] | None) -> str:
@@ -304,6 +324,39 @@ class Found:
             by_draw = _difference(means)[1]
             lines.append(_row([*cells, difference, f"{p}; by draw {by_draw}"]))
         return "\n".join(lines)
+
+    def figure(self, runs: Runs) -> str:
+        """The default, LightGBM and the best achievable, by data, as SVG."""
+        rows: dict[str, dict[str, float]] = {}
+        for world, title in zip(choices.WORLDS, ("first world", "second world"), strict=True):
+            draws = [replace(SMALL, seed=seed, world=world) for seed in choices.DRAWS]
+            own = {
+                r["seed"]: r["test"] for r in runs if (r["model"], r["world"]) == ("rules", world)
+            }
+            values = [self._markers(data, own[data.seed]) for data in draws]
+            common = set.intersection(*(set(each) for each in values))
+            rows[f"small, {title} (6 draws)"] = {
+                name: float(np.mean([each[name] for each in values]))
+                for name in values[0]
+                if name in common
+            }
+        for data in self._goal_data():
+            title = "second world" if data.world == "pointwise" else "first world"
+            queries = ", new queries" if data == replace(choices.L1_NEW, world=data.world) else ""
+            task = choices.penalized(data)
+            if task.key in self.results:
+                name = f"{_SIZES[data.lists]}, {title}{queries}"
+                rows[name] = self._markers(data, self.results[task.key]["test"])
+        rows = {name: rows[name] for name in sorted(rows, key=lambda name: "second" in name)}
+        title = "Test NDCG@10, between LightGBM and the best achievable"
+        return dot_plot.draw(rows, (0.58, 0.60, 0.62, 0.64, 0.66, 0.68), title, "the default")
+
+    def _markers(self, data: Data, test: float) -> dict[str, float]:
+        """The values of a row of the figure."""
+        found = {"LightGBM, features": False, "LightGBM, with the list's columns": True}
+        tuned = {name: self.tuned(data, in_list) for name, in_list in found.items()}
+        values = {name: float(own["test"]) for name, own in tuned.items() if own}
+        return values | {"the default": test, "the best achievable": self.best[_name(data)]}
 
     def together(self, runs: Runs) -> str:
         """The mean of boosted trees and a network, and its student, beside tuned LightGBM."""
@@ -697,6 +750,21 @@ class Found:
             cells = [name, library, columns, f"{task['lists']:,}", point or "its defaults"]
             lines.append(_row([*cells, *values]))
         return "\n".join(lines)
+
+
+def every_feature(path: Path) -> str:
+    """LightGBM and variants of the default in the third world, by regret on test lists."""
+    runs = json.loads(path.read_text(encoding="utf-8"))
+    default = next(run for run in runs if run["name"] == "the default")
+    lines = [_row(["", "test", "regret", "difference", "p"]), "|:--" + "|--:" * 4 + "|"]
+    for run in sorted(runs, key=lambda run: -run["expected"]):
+        cells = [run["name"], f"{run['test']:.4f}", f"{100 * (1 - run['expected']):.2f} %"]
+        if run is not default:
+            values, reference = (decode(own["expected_per_query"]) for own in (run, default))
+            cells.append(f"{100 * (values.mean() - reference.mean()):+.2f} %")
+            cells.append(_p(paired_t_test(values, reference)))
+        lines.append(_row(cells if run is not default else [*cells, "", ""]))
+    return "\n".join(lines)
 
 
 def _default_kinds(runs: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:

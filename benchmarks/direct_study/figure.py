@@ -10,8 +10,8 @@ from html import escape
 Curves = Mapping[str, Sequence[tuple[float, float]]]
 
 # Mid-tones, which can be distinguished on white and on black.
-_COLORS = ("#1f9d6f", "#3f7fd9", "#b8860b", "#c2569b", "#d1495b", "#8a6fe0", "#1f9bb5", "#b06a2f")
-_STYLE = """
+COLORS = ("#1f9d6f", "#3f7fd9", "#b8860b", "#c2569b", "#d1495b", "#8a6fe0", "#1f9bb5", "#b06a2f")
+STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #57606a; }
 .title { font-size: 14px; font-weight: 600; fill: #24292f; }
 .grid { stroke: #d0d7de; } .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
@@ -46,14 +46,14 @@ class Panel:
 def draw(panels: Sequence[Panel], name: str) -> str:
     """An SVG of panels side by side, with the names of the curves below; ``name`` describes it."""
     names = list(dict.fromkeys(curve for panel in panels for curve in panel.curves))
-    colors = {curve: _COLORS[number % len(_COLORS)] for number, curve in enumerate(names)}
+    colors = {curve: COLORS[number % len(COLORS)] for number, curve in enumerate(names)}
     width = _LEFT + len(panels) * (_WIDTH + _GAP)
     rows = -(-len(names) // 3)
     height = _BOTTOM + 60 + 20 * rows
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
         f' aria-label="{escape(name)}">',
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
     ]
     for number, panel in enumerate(panels):
         parts += _panel(panel, _LEFT + number * (_WIDTH + _GAP), colors)
