@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -846,10 +847,12 @@ def _means(runs: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 
 def _way(own: Mapping[str, Any], other: Mapping[str, Any], best: float) -> str:
-    """How far from one to the best achievable another is; and whether they differ."""
+    """How far from one to the best achievable another is, with standard error; if they differ."""
+    values = decode(own["per_query"]), decode(other["per_query"])
     way = (own["test"] - other["test"]) / (best - other["test"])
-    test = paired_t_test(decode(own["per_query"]), decode(other["per_query"]))
-    return f"{100 * way:.0f} % (p {_p(test)})"
+    differences = values[0] - values[1]
+    error = differences.std() / math.sqrt(len(differences)) / abs(best - other["test"])
+    return f"{100 * way:.0f} ± {100 * error:.0f} % (p {_p(paired_t_test(*values))})"
 
 
 def _p(value: float) -> str:
