@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "weight decay 0.3, without the L1 penalty": {"optimizer": "adamw", "weight_decay": 0.3},
     "`softmax`": {"loss": "softmax"},
 }
-#: Points of LightGBM by name: its defaults, and the best on the features at small size.
+#: Points of LightGBM by name: its defaults, and the best on the second world's features.
 _POINTS = {"LightGBM": 0, "LightGBM, tuned at small size": 4}
 
 
