@@ -161,12 +161,41 @@ def test_bad_options(folder, tmp_path, refused, options, words):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--losses", "msee"], "unknown loss 'msee'"),
+        (["--losses", "mse", "--baseline", "ranknet"], "no ranker 'ranknet'. There are: mse"),
+        (["--seeds", "0"], "at least 1"),
+        (["--folds", "1"], "has no fold 1"),
+        (["--device", "cuda"], "no GPU is found"),
+        (["-o", "{folder}"], "holds no comparison: choose another folder"),
+        (["-o", "{newer}"], "written by another version of rankgrad"),
+        (["--models", "lightgbm", "--batch-size", "8"], "ranker 'softmax': lightgbm is trained"),
+    ],
+)
+def test_bad_options_are_found_before_data_are_read(
+    folder, tmp_path, refused, monkeypatch, options, words
+):
+    def reader(*arguments, **options):
+        raise AssertionError("the data are read")
+
+    for name in ("compare.load_data", "_data_checksums.load_splits", "_jobs.load_splits"):
+        monkeypatch.setattr(f"rankgrad.experiments.{name}", reader)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (tmp_path / "plan.json").write_text('{"version": 99}')
+    places = {"{folder}": folder, "{newer}": tmp_path}
+    given = [places.get(option, option) for option in options]
+    assert words in refused("compare", folder, "-o", tmp_path / "out", "--workers", 0, *given)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
 def test_data_without_a_split(folder, tmp_path, refused):
     data = tmp_path / "data"
     data.mkdir()
     for split in ("train", "vali"):
         (data / f"{split}.txt").write_bytes((folder / f"{split}.txt").read_bytes())
-    line = refused("compare", data, "--losses", "mse", "-o", tmp_path / "out", *QUICK)
+    line = refused("compare", data, "--losses", "mse", "-o", tmp_path / "out")
     assert "has no test split: to compare, train, vali and test are needed" in line
     line = refused("compare", data / "train.txt", "--losses", "mse", "-o", tmp_path / "o", *QUICK)
     assert "give a folder with train, vali and test in it" in line

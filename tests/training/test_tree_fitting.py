@@ -16,6 +16,7 @@ from rankgrad.data import Dataset, synthetic
 from rankgrad.metrics import evaluate
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, RunFolder, Settings, _tree_fitting, fit
+from rankgrad.training._fitting import check_run
 from rankgrad.training._loggers import TensorBoard
 from rankgrad.training.run import Job
 
@@ -286,6 +287,8 @@ def test_settings_of_networks_are_not_ignored(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         fit(settings, TRAIN, VALI, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=message):
+        check_run(settings, tmp_path / "run", resume=False)  # before data are read
 
 
 def test_trees_are_no_network():

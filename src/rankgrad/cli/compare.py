@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -150,19 +151,26 @@ def compare(
     shared = options.resolve_settings(setting_options, settings)
     has_trees = lightgbm or xgboost or trees is not None
     only_trees = has_trees and losses is None and models is None
-    if settings is None and not only_trees:
-        shared, notes = experiment.default_settings(data, shared, explicit)
-        show_notes(notes)
+    from_data = settings is None and models is None and not only_trees
     networks = [] if only_trees else _network_entries(losses, models, shared)
+    tree_entries = _tree_entries(trees, lightgbm, xgboost)
     plan = experiment.Plan(
         data,
-        (*networks, *_tree_entries(trees, lightgbm, xgboost)),
+        (*networks, *tree_entries),
         folds=_parse_folds(data, folds),
         seeds=_parse_seeds(seeds),
         metrics=metrics,
         settings=shared,
         tune=tune,
     )
+    # Without --losses, the data choose the name of the entry, too.
+    has_names = losses is not None or not from_data
+    experiment.check(plan, output, workers=workers, baseline=baseline if has_names else None)
+    if from_data:
+        shared, notes = experiment.default_settings(data, shared, explicit)
+        show_notes(notes)
+        networks = _network_entries(losses, models, shared)
+        plan = replace(plan, entries=(*networks, *tree_entries), settings=shared)
     try:
         with _progress(plan) as show:
             comparison = experiment.run(

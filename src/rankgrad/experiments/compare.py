@@ -18,7 +18,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from rankgrad import _files, _schemas
+from rankgrad import _files, _locks, _schemas
 from rankgrad.data import load as load_data
 from rankgrad.experiments import _data_checksums, _jobs
 from rankgrad.experiments._runner import OnChange, Progress, Row, Runner
@@ -30,7 +30,7 @@ from rankgrad.results._groups import RunGroup
 from rankgrad.results.comparison import Comparison, Key, check_same_data, compare
 from rankgrad.results.runs import COMPARISON, read
 from rankgrad.significance import Significance
-from rankgrad.training import Settings
+from rankgrad.training import Settings, _processes
 from rankgrad.training._settings import for_data
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Row",
     "Significance",
     "TreeEntry",
+    "check",
     "default_settings",
     "folds_of",
     "load",
@@ -81,6 +82,42 @@ def default_settings(
     return settings, []
 
 
+def check(
+    plan: Plan,
+    folder: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    baseline: str | None = None,
+) -> None:
+    """Raise if a plan cannot be run in a folder, as far as that is known without reading data.
+
+    :func:`run` calls it. Call it before what takes long, such as :func:`default_settings`.
+
+    Args:
+        plan: what to compare.
+        folder: of the comparison.
+        workers: as for :func:`run`.
+        baseline: as for :func:`run`.
+
+    Raises:
+        ValueError: a number, a name or the settings of an entry are wrong, no fold has all splits,
+            or another process compares in the folder.
+        FileExistsError: the folder is there and holds no comparison.
+    """
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers must be at least 0, found {workers}")
+    _processes.accelerator(plan.settings)  # raises if there is no such device
+    if baseline is not None:
+        plan.entry(baseline)
+    for entry in plan.entries:
+        if isinstance(entry, NetworkEntry):
+            entry.check(plan.settings)
+    check_splits(plan.data, plan.folds)
+    _check_folder(Path(folder))
+    _saved_plan(Path(folder))
+    _locks.check(Path(folder) / LOCK, "comparing")
+
+
 def run(
     plan: Plan,
     folder: str | os.PathLike[str],
@@ -114,13 +151,8 @@ def run(
             the plan has no entry of the name ``baseline``.
     """
     path = Path(folder)
-    if workers is not None and workers < 0:
-        raise ValueError(f"workers must be at least 0, found {workers}")
+    check(plan, path, workers=workers, baseline=baseline)
     count = default_count(plan.settings) if workers is None else workers
-    if baseline is not None:
-        plan.entry(baseline)  # raises before anything is trained
-    check_splits(plan.data, plan.folds)
-    _check_folder(path)
     path.mkdir(parents=True, exist_ok=True)
     with exclusive(path):
         _check_and_save_plan(plan, path)
@@ -225,16 +257,10 @@ class _PlanMetadata(TypedDict):
 
 def _check_and_save_plan(plan: Plan, folder: Path) -> None:
     """Raise if settings or data differ from those of the folder's results; else save the plan."""
-    path = folder / _PLAN
     metadata = json.loads(json.dumps(plan.metadata()))  # as saved: JSON has lists for tuples
     saved_checksums: _data_checksums.Checksums = {}
-    if path.exists():
-        saved = _schemas.read_json(path, dict[str, Any])
-        if saved.get("version") != VERSION:
-            raise ValueError(
-                f"{path} was written by another version of rankgrad: compare in another folder"
-            )
-        _schemas.check(path, saved, _PlanMetadata)
+    saved = _saved_plan(folder)
+    if saved is not None:
         _check_settings(metadata, saved, folder)
         metadata["candidates"] = {**saved["candidates"], **metadata["candidates"]}
         # Earlier versions saved checksums with the runs only, not in the plan.
@@ -247,7 +273,21 @@ def _check_and_save_plan(plan: Plan, folder: Path) -> None:
         for fold in {**saved_checksums, **checksums}
     }
     metadata = {"format": FORMAT, "version": VERSION, **metadata}
-    _files.write(path, json.dumps(metadata, indent=1) + "\n")
+    _files.write(folder / _PLAN, json.dumps(metadata, indent=1) + "\n")
+
+
+def _saved_plan(folder: Path) -> dict[str, Any] | None:
+    """The contents of ``plan.json``, see :class:`_PlanMetadata`; None if there is none."""
+    path = folder / _PLAN
+    if not path.exists():
+        return None
+    saved: dict[str, Any] = _schemas.read_json(path, dict[str, Any])
+    if saved.get("version") != VERSION:
+        raise ValueError(
+            f"{path} was written by another version of rankgrad: compare in another folder"
+        )
+    _schemas.check(path, saved, _PlanMetadata)
+    return saved
 
 
 def _check_settings(metadata: Mapping[str, Any], saved: Mapping[str, Any], folder: Path) -> None:

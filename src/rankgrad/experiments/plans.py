@@ -21,6 +21,7 @@ from rankgrad.data._dataset import Dataset
 from rankgrad.metrics import metrics
 from rankgrad.results._groups import entry_named
 from rankgrad.training import Settings
+from rankgrad.training._tree_fitting import check_settings
 
 __all__ = [
     "RUNS",
@@ -109,6 +110,13 @@ class NetworkEntry:
         """The settings of one of its runs."""
         try:
             return Settings(**{**shared.model_dump(), **self.settings, **options})
+        except ValueError as error:
+            raise ValueError(f"ranker {self.name!r}: {error}") from None
+
+    def check(self, shared: Settings) -> None:
+        """Raise if its model does not take its settings, such as a batch size for trees."""
+        try:
+            check_settings(self.training(shared))
         except ValueError as error:
             raise ValueError(f"ranker {self.name!r}: {error}") from None
 

@@ -79,7 +79,7 @@ def fit_trees(job: Job) -> FitResult:
     tree is grown. A resumed run continues from them; :func:`rankgrad.boosting.boosters.boost` says
     when it grows the same trees as a run without a break.
     """
-    _check_settings(job.settings)
+    check_settings(job.settings)
     job = replace(job, settings=without_device(job.settings))
     with ExitStack() as lock:
         run = _open_folder(job, lock)
@@ -242,8 +242,17 @@ class _TreeTrainer:
         return self.checkpoint.seconds + time.perf_counter() - self.began
 
 
-def _check_settings(settings: Settings) -> None:
-    """Raise if settings that apply only to networks have other values than their defaults."""
+def check_settings(settings: Settings) -> None:
+    """Raise if the model is trees and settings of networks have other values than their defaults.
+
+    Args:
+        settings: of a training run; those of a network are not checked.
+
+    Raises:
+        ValueError: the message names the settings.
+    """
+    if not is_tree(settings):
+        return
     kind, errors = settings.model.partition("(")[0], []
     if settings.devices > 1 or settings.device == "cuda":
         raise ValueError(
