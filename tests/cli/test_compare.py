@@ -107,6 +107,58 @@ def test_the_defaults_are_those_of_train_on_the_same_data(folder, tmp_path, rank
     assert default_settings(tmp_path, Settings(), ()) == (Settings(), [])  # no data
 
 
+@pytest.fixture
+def planned(monkeypatch):
+    """Makes the plan of a command, in place of its runs."""
+
+    plans = []
+
+    def run(plan, *arguments, **options):
+        plans.append(plan)
+        raise ValueError("no runs are made")
+
+    def make(*arguments):
+        result = CliRunner().invoke(app, ["compare", *map(str, arguments), "-o", "no-folder"])
+        assert "no runs are made" in result.stderr
+        return plans.pop()
+
+    monkeypatch.setattr("rankgrad.experiments.compare.run", run)
+    return make
+
+
+def test_the_default_stands_beside_other_models(folder, planned, monkeypatch):
+    few = planned(folder, "--models", "default, small")
+    assert [entry.name for entry in few.entries] == ["softmax × default", "softmax × small"]
+    assert few.notes()[2] == (
+        "default: model small; the rules for 50,000 training items or more do not apply"
+    )
+    monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 20)
+    alone, named = planned(folder), planned(folder, "--models", "default")
+    assert alone.metadata() == named.metadata()
+    many = planned(folder, "--models", "small, default", "--epochs", "3")
+    small, default = (entry.training(many.settings) for entry in many.entries)
+    assert [entry.name for entry in many.entries] == [
+        "softmax × small",
+        "ordered_logit × default",
+    ]
+    shared = Settings(epochs=3, metric="ndcg@5")
+    assert (small, default) == (shared, default_settings(folder, shared, {"epochs"})[0])
+    assert default.optimizer == "adamw(l1=0.3)" and default.epochs == 3
+    assert "training items: model medium, loss ordered_logit, cosine" in many.notes()[2]
+    crossed = planned(folder, "--losses", "mse, ranknet", "--models", "default, small")
+    assert [entry.labels(crossed.settings)["loss"] for entry in crossed.entries] == [
+        *("mse", "ranknet", "mse", "ranknet"),
+    ]
+    assert "loss" not in crossed.notes()[2].partition("; model=small")[0]
+
+
+def test_nothing_is_the_default_of_settings_from_a_file(folder, tmp_path, refused):
+    (tmp_path / "settings.toml").write_text("epochs = 1")
+    command = ["compare", folder, "-o", tmp_path / "out", "--settings", tmp_path / "settings.toml"]
+    line = refused(*command, "--models", "default, small")
+    assert "there is no model default: name the model" in line
+
+
 def test_folds_that_are_added_have_the_same_defaults(folder, tmp_path, rankgrad, monkeypatch):
     items = load(folder, split="train").n_items
     monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", items)

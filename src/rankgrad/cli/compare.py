@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,10 @@ from rankgrad.cli._arguments import Metrics, Workers
 from rankgrad.cli._errors import interrupted_run
 from rankgrad.cli._printing import TableFormat, console, show_json, show_notes, show_results
 from rankgrad.specs import split
+
+#: The name of the model that the data choose, in --models.
+_DEFAULT = "default"
+_FEW_ITEMS = "model small; the rules for 50,000 training items or more do not apply"
 
 if TYPE_CHECKING:
     from rankgrad.experiments.compare import Comparison, Plan, Progress
@@ -78,9 +82,10 @@ def compare(
     What is compared:
         losses: Losses, commas between them. See `rankgrad losses`. [default: that of rankgrad
             train on these data]
-        models: Models, commas between them; each with every loss. See `rankgrad models`. [default:
-            that of rankgrad train on these data, with its schedule, weight decay and optimizer; if
-            given, nothing is chosen by the data]
+        models: Models, commas between them; each with every loss. See `rankgrad models`. The name
+            default stands for that of rankgrad train on these data, with its schedule, weight decay
+            and optimizer, and its loss without --losses; for the other models nothing is chosen by
+            the data. [default: default alone]
         lightgbm: Also LightGBM's ranker, tuned; alone, if neither --losses nor --models is given.
         xgboost: Also XGBoost's ranker, tuned; likewise.
         trees: Losses for boosted trees, commas between them: with LightGBM, or with those of
@@ -111,7 +116,7 @@ def compare(
       rankgrad compare MQ2008 --losses "lambdaloss@5, approx_ndcg" --lightgbm --seeds 5 -o out
       rankgrad compare data --trees "lambdaloss@10, neural_ndcg@10" --lightgbm -o out
       rankgrad compare data --losses "softmax, smoothi_ndcg" --tune 20 -m ndcg@5 -o out
-      rankgrad compare data --losses "mse, softmax" --models "mlp, context_aware" -o out
+      rankgrad compare data --losses "mse, softmax" --models "default, context_aware" -o out
       rankgrad compare MQ2008 --losses "mse, ranknet" -o out --format latex --test randomization
       rankgrad compare bm25.run --collection cranfield/ --models MiniLM/ \\
           --losses "hinge, lambdaloss@10" --seeds 3 -o out
@@ -145,32 +150,33 @@ def compare(
     metrics = tuple(metric or DEFAULT_METRICS)
     if validation_metric is None and (metric or settings is None):
         validation_metric = metrics[0]
-    given = setting_options | {"loss": losses, "model": models}
+    given = setting_options | {"loss": losses}
     explicit = {name for name, value in given.items() if value is not None}
     setting_options |= {"metric": validation_metric, "metrics": metrics}
     shared = options.resolve_settings(setting_options, settings)
     has_trees = lightgbm or xgboost or trees is not None
-    only_trees = has_trees and losses is None and models is None
-    from_data = settings is None and models is None and not only_trees
-    networks = [] if only_trees else _network_entries(losses, models, shared)
+    model_specs = _model_specs(models, settings, has_trees and losses is None)
+    entries = _network_entries(losses, model_specs, shared, shared, "")
     tree_entries = _tree_entries(trees, lightgbm, xgboost)
     plan = experiment.Plan(
         data,
-        (*networks, *tree_entries),
+        (*entries, *tree_entries),
         folds=_parse_folds(data, folds),
         seeds=_parse_seeds(seeds),
         metrics=metrics,
         settings=shared,
         tune=tune,
     )
-    # Without --losses, the data choose the name of the entry, too.
+    from_data = _DEFAULT in model_specs
+    # Without --losses, the data choose the name of the default's entry, too.
     has_names = losses is not None or not from_data
     experiment.check(plan, output, workers=workers, baseline=baseline if has_names else None)
     if from_data:
-        shared, notes = experiment.default_settings(data, shared, explicit)
+        chosen, notes = experiment.default_settings(data, shared, explicit)
         show_notes(notes)
-        networks = _network_entries(losses, models, shared)
-        plan = replace(plan, entries=(*networks, *tree_entries), settings=shared)
+        note = f"default: {'; '.join(notes) or _FEW_ITEMS}" if models is not None else ""
+        entries = _network_entries(losses, model_specs, shared, chosen, note)
+        plan = replace(plan, entries=(*entries, *tree_entries))
     try:
         with _progress(plan) as show:
             comparison = experiment.run(
@@ -193,23 +199,53 @@ def _finish(comparison: Comparison, intervals: bool, format: TableFormat, json: 
         raise typer.Exit(1)
 
 
-def _network_entries(losses: str | None, models: str | None, shared: Settings) -> list[Any]:
+def _model_specs(models: str | None, settings: Path | None, only_trees: bool) -> list[str | None]:
+    """The models of the networks that are compared; None for that of the file of settings.
+
+    Args:
+        models: the value of --models.
+        settings: the file of settings, if there is one.
+        only_trees: whether no network is compared unless there are models.
+    """
+    if models is None:
+        return [] if only_trees else [_DEFAULT if settings is None else None]
+    specs = split(models)
+    if _DEFAULT in specs and settings is not None:
+        raise ValueError(
+            f"with --settings nothing is chosen by the data, so there is no model {_DEFAULT}: name "
+            "the model, or give options in place of the file"
+        )
+    return list(specs)
+
+
+def _network_entries(
+    losses: str | None,
+    models: Sequence[str | None],
+    shared: Settings,
+    chosen: Settings,
+    note: str,
+) -> list[Any]:
     """An entry for every loss with every model.
 
     Args:
-        losses: the value of --losses; None for the loss of the shared settings.
-        models: the value of --models; None for the model of the shared settings.
+        losses: the value of --losses; None for the loss of the settings.
+        models: the specs of models, ``default`` or None.
         shared: the settings of all runs.
+        chosen: those of the model ``default``.
+        note: about the model ``default``.
     """
     from rankgrad.experiments.compare import NetworkEntry
 
-    loss_specs = split(losses) if losses is not None else [shared.loss]
-    model_specs = split(models) if models is not None else [shared.model]
-    return [
-        NetworkEntry.of(loss, model, name=f"{loss} × {model}" if len(model_specs) > 1 else loss)
-        for model in model_specs
-        for loss in loss_specs
-    ]
+    entries = []
+    for model in models:
+        settings = chosen if model == _DEFAULT else shared
+        options = {"model": settings.model if model in (None, _DEFAULT) else model}
+        options |= settings.overrides(shared)
+        for loss in split(losses) if losses is not None else [settings.loss]:
+            name = f"{loss} × {model}" if len(models) > 1 else loss
+            about = note if model == _DEFAULT else ""
+            entries.append(NetworkEntry(name, {**options, "loss": loss}, about))
+    return entries
 
 
 def _tree_entries(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:

@@ -88,6 +88,7 @@ class NetworkEntry:
     Args:
         name: the name in tables.
         settings: any of :class:`rankgrad.training.Settings` except ``seed``, which is the plan's.
+        note: a line under tables, such as how its settings were chosen; entries may share one.
 
     >>> from rankgrad.experiments.compare import NetworkEntry
     >>> NetworkEntry.of("lambdaloss@5", learning_rate=0.01)
@@ -96,6 +97,7 @@ class NetworkEntry:
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    note: str = field(default="", repr=False)
 
     @classmethod
     def of(
@@ -259,6 +261,8 @@ class Plan:
             "a cutoff beyond a list's end is its end, but precision@k divides by k",
             f"test lists are ranked in full, never cut{cut}",
         ]
+        notes = dict.fromkeys(getattr(entry, "note", "") for entry in self.entries)
+        lines += [note for note in notes if note]
         if self.tune is not None:
             lines.append(
                 f"values tuned on validation data by {self.settings.metric}, {self.tune} trials "

@@ -385,6 +385,21 @@ class Settings(TomlSettings):
             more["patience"] = self.patience
         return more
 
+    def overrides(self, other: Settings) -> dict[str, Any]:
+        """The settings that differ from ``other``, with the values they have here.
+
+        Args:
+            other: the settings to be overridden.
+
+        Returns:
+            The values by name.
+
+        >>> Settings(epochs=20, clip=1).overrides(Settings())
+        {'epochs': 20, 'clip': 1.0}
+        """
+        others = other.model_dump()
+        return {name: value for name, value in self.model_dump().items() if value != others[name]}
+
     @property
     def load_options(self) -> dict[str, Any]:
         """The settings that say how data are read: arguments of :func:`rankgrad.data.load`."""
