@@ -61,7 +61,7 @@ _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbo
 #: Parameters that may be None: ``fit`` chooses them, or they have the default of ``Settings``.
 _LEFT_OPEN = (
     *("loss", "model", "optimizer", "learning_rate", "weight_decay", "schedule", "epochs"),
-    *("batching", "batch_size", "accumulate"),
+    *("batching", "batch_size", "accumulate", "metrics"),
 )
 #: Fitted attributes that are saved as they are, without the ``_`` at their end.
 _ATTRIBUTES = ("n_lists", "longest_list", "best_iteration", "best_score", "n_iter")
@@ -153,7 +153,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     model: str | nn.Module | None = None
     metric: str = _DEFAULTS.metric
     _: KW_ONLY
-    metrics: Sequence[str] = _DEFAULTS.metrics
+    metrics: Sequence[str] | None = None
     transforms: Sequence[str] = _DEFAULTS.transforms
     missing: Sequence[str] = _DEFAULTS.missing
     categorical: Sequence[str] = _DEFAULTS.categorical

@@ -310,3 +310,20 @@ def test_a_report_tests_as_the_comparison_did_by_default(out, rankgrad, tmp_path
     rankgrad("report", place, "-o", tmp_path / "t.html", "--test", "t", "--correction", "none")
     text = (tmp_path / "t.html").read_text()
     assert "paired t-test, two-sided, no correction, at 5%" in text
+
+
+def test_labels_of_a_thousand_with_a_linear_gain(tmp_path, rankgrad, refused):
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    for split in ("train", "vali", "test"):
+        rows = [f"{i * 77 % 1001} qid:{i // 6} 1:{i * 7 % 5} 2:{i % 3}" for i in range(24)]
+        (data / f"{split}.txt").write_text("\n".join(rows))
+    metric = "ndcg@10(gain=linear)"
+    quick = ["--epochs", 1, "--device", "cpu"]
+    rankgrad("train", data, "--model", "mlp(hidden=[4])", "-o", run, "-m", metric, *quick)
+    assert "ndcg@5(gain=linear)" in rankgrad("evaluate", run, data).stdout
+    line = refused("evaluate", run, data, "-m", "ndcg@5")
+    assert "ndcg@5: a label of" in line and line.endswith("ndcg@5(gain=linear)")
+    command = ["compare", data, "--losses", "mse", *QUICK, "-o", tmp_path / "out"]
+    done = rankgrad(*command, "--validation-metric", metric, "--format", "csv")
+    assert "mse,0." in done.stdout and "ndcg@5(gain=linear)" in done.stdout

@@ -23,6 +23,19 @@ def test_holdout_leaves_items_on_both_sides():
             hold_out(data, 0.5, seed)
 
 
+def test_a_metric_that_refuses_the_labels_is_named_before_training():
+    data = Dataset(np.eye(4), [1000, 0, 700, 1], [0, 2, 4], ["a", "b"])
+    epochs = []
+    settings = {"model": "mlp(hidden=[2])", "epochs": 1, "device": "cpu"}
+    logged = Settings(metric="ndcg@10(gain=linear)", metrics=["ap", "ndcg@5"], **settings)
+    for others in ({"vali": data}, {"vali": None, "others": {"more": data}}):
+        with pytest.raises(ValueError, match=r"^ndcg@5: a label of 1000 .* ndcg@5\(gain=linear\)$"):
+            fit(logged, data, on_epoch=epochs.append, **others)
+    assert not epochs
+    done = fit(Settings(metric="ndcg@10(gain=linear)", **settings), data, data)
+    assert "ndcg@5(gain=linear)" in done.history[0]
+
+
 class Own(nn.Module):
     def __init__(self):
         super().__init__()

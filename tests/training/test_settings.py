@@ -31,6 +31,16 @@ def test_toml_brings_back_every_setting():
     assert settings.logged == ("arp", "rr")
 
 
+def test_metrics_that_are_not_set_have_the_gain_of_the_metric():
+    linear = Settings(metric="ndcg@10(gain=linear)")
+    assert linear.metrics == ("ndcg@5(gain=linear)", "ndcg@10(gain=linear)", "ap", "rr")
+    assert Settings.from_toml('metric = "dcg(gain=linear)"').metrics == linear.metrics
+    assert Settings(metric="ap").metrics == Settings().metrics
+    assert Settings(metric="ndcg(gain=linear)", metrics=["ndcg"]).metrics == ("ndcg",)
+    assert Ranker(metric="ndcg(gain=linear)")._settings().metrics == linear.metrics
+    assert Ranker(metric="ndcg(gain=linear)", metrics=["rr"])._settings().metrics == ("rr",)
+
+
 def test_presets_are_spelled_out():
     assert Settings(model="comparison").model == "mlp(hidden=[5])"
 

@@ -291,6 +291,14 @@ def test_settings_of_networks_are_not_ignored(tmp_path, options, message):
         check_run(settings, tmp_path / "run", resume=False)  # before data are read
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_librarys_objective_has_the_linear_gain_of_the_metric(kind):
+    pytest.importorskip(kind)
+    large = replace(TRAIN, labels=500 * TRAIN.labels)
+    config = BoostingConfig(kind, metric="ndcg@5(gain=linear)", rounds=2)
+    assert len(boost(large, large, config).curve) == 2
+
+
 def test_trees_are_no_network():
     with pytest.raises(TypeError, match="trees are grown by"):
         models.get("lightgbm").build(5)

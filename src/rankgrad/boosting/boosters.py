@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -76,6 +77,9 @@ class Round(NamedTuple):
     scores: Mapping[str, Any]
     state: Callable[[], BoostingState]
 
+
+#: The largest label of both libraries' own objectives with the gain ``2^y - 1``.
+_LARGEST_LABEL = 30
 
 #: A function from features ``[N, F]`` to scores ``[N]`` or contributions ``[N, F + 1]``.
 _Predictor = Callable[[Any], Any]
@@ -488,6 +492,7 @@ def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _R
         "force_row_wise": True,
         "seed": config.seed % _SEED_LIMIT,
         "objective": BUILT_IN["lightgbm"],
+        **_large_labels(train, config),
         **config.options,
     }
     if rounds.loss is not None:
@@ -529,6 +534,20 @@ def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _R
         package.train(options, train_set, rounds.remaining, callbacks=[end_round], **arguments)
 
 
+def _large_labels(train: Dataset, config: BoostingConfig) -> dict[str, Any]:
+    """The option that gives the library's own objective the linear gain of the validation metric.
+
+    It is for labels that are too large for ``2^y - 1`` in these libraries; {} without them.
+    """
+    highest = float(train.labels.max())
+    is_linear = getattr(metrics.get(config.metric), "gain", None) == "linear"
+    if config.loss is not None or not is_linear or highest <= _LARGEST_LABEL:
+        return {}
+    if config.kind == "xgboost":
+        return {"ndcg_exp_gain": False}
+    return {"label_gain": list(range(math.ceil(highest) + 1))}
+
+
 def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], bytes]:
     """A function that saves the first trees of a booster: see :attr:`_Rounds.save`."""
 
@@ -553,6 +572,7 @@ def _boost_xgboost(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _Ro
         "seed": rounds.resumed_seed() or config.seed % _SEED_LIMIT,
         "verbosity": 0,
         "disable_default_eval_metric": 1,
+        **_large_labels(train, config),
         **config.options,
     }
     objective = None

@@ -123,6 +123,7 @@ def compare(
       rankgrad compare runs/text --baseline "first stage" --correction holm
     """  # noqa: D301
     from rankgrad.experiments import compare as experiment
+    from rankgrad.metrics.evaluate import default_metrics
 
     text_only: dict[str, Any] = {"--topics": topics, "--qrels": qrels, "--max-length": max_length}
     text_only["--interpolate"] = interpolate or None
@@ -147,13 +148,14 @@ def compare(
         return
     if output is None:
         raise ValueError("-o is missing: the folder of all runs")
-    metrics = tuple(metric or DEFAULT_METRICS)
     if validation_metric is None and (metric or settings is None):
-        validation_metric = metrics[0]
+        validation_metric = (metric or DEFAULT_METRICS)[0]
     given = setting_options | {"loss": losses}
     explicit = {name for name, value in given.items() if value is not None}
-    setting_options |= {"metric": validation_metric, "metrics": metrics}
+    setting_options["metric"] = validation_metric
     shared = options.resolve_settings(setting_options, settings)
+    metrics = tuple(metric or default_metrics(shared.metric))
+    shared = options.resolve_settings(setting_options | {"metrics": metrics}, settings)
     has_trees = lightgbm or xgboost or trees is not None
     model_specs = _model_specs(models, settings, has_trees and losses is None)
     entries = _network_entries(losses, model_specs, shared, shared, "")

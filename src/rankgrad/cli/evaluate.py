@@ -54,8 +54,8 @@ def evaluate(
 
     Options:
         metric: A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; may be given several
-            times. See `rankgrad metrics`. [default: ndcg@5, ndcg@10, ap, rr; with QRELS
-            nDCG@10, AP, RR, P@10, R@100]
+            times. See `rankgrad metrics`. [default: ndcg@5, ndcg@10, ap, rr, with the gain of RUN's
+            metric; with QRELS nDCG@10, AP, RR, P@10, R@100]
         per_list: With --json, also the values of each list.
         save: Also keep the values of each list in the run folder for `rankgrad report`, under the
             name of the split (test, for a file); what is there by that name is replaced.
@@ -97,11 +97,14 @@ def evaluate(
     check_stdin(ranker, data)
     from rankgrad.data import _layout, _scores
     from rankgrad.metrics import metrics as known_metrics
+    from rankgrad.metrics.evaluate import default_metrics
     from rankgrad.training._evaluations import EvaluatedLists, evaluate_scores
 
     metrics = [known_metrics.get(spec) for spec in metric or DEFAULT_METRICS]
     if ranker.is_dir():
         dataset, model = open_ranker(ranker, data, split, fold, device)
+        if not metric:
+            metrics = [known_metrics.get(spec) for spec in default_metrics(model.settings.metric)]
         scores = model.predict(dataset.features, dataset.offsets)
     else:
         dataset = load(data, split, fold, ids="auto")

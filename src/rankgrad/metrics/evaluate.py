@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.inputs import as_lists
 from rankgrad.metrics._base import Metric, list_values
 from rankgrad.metrics._base import metrics as known_metrics
+from rankgrad.metrics.linear import LinearGradedMetric
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "check_labels", "default_metrics", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,11 @@ def evaluate(
         scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
     )
     with torch.no_grad():
-        results = list(list_values(chosen, lists, retrieved))
+        try:
+            results = list(list_values(chosen, lists, retrieved))
+        except ValueError:
+            check_labels(chosen, lists.flat.labels, lists.flat.mask)  # which names the metric
+            raise
         sums = [_sums(values, has_relevant, lists.list_weights) for values, has_relevant in results]
     rows = torch.stack(sums).tolist() if sums else []  # the only wait for a GPU
     per_list, mean, without_relevant = {}, {}, {}
@@ -148,6 +153,55 @@ def evaluate(
         mean[name] = total / weight if weight > 0 else math.nan
         without_relevant[name] = int(empty)
     return Evaluation(chosen, per_list, mean, len(lists.flat.offsets) - 1, without_relevant)
+
+
+def default_metrics(metric: str | Metric) -> tuple[str, ...]:
+    """The metrics of an evaluation for which the user names only one, with the gain of that one.
+
+    So labels that are too large for ``2^y - 1`` need one ``gain=linear``.
+
+    Args:
+        metric: the one that the user names, or its spec.
+
+    Returns:
+        The specs of ``DEFAULT_METRICS``, with this gain where they have one.
+
+    >>> from rankgrad.metrics.evaluate import default_metrics
+    >>> default_metrics("ndcg@10(gain=linear)")
+    ('ndcg@5(gain=linear)', 'ndcg@10(gain=linear)', 'ap', 'rr')
+    """
+    if getattr(known_metrics.get(metric), "gain", None) != "linear":
+        return DEFAULT_METRICS
+    return tuple(_linear(known_metrics.get(spec)) or spec for spec in DEFAULT_METRICS)
+
+
+def check_labels(metrics: Iterable[Metric], labels: Tensor, mask: Tensor | None = None) -> None:
+    """Raise if a label is too large for the gain of a metric; the error names the metric.
+
+    Args:
+        metrics: of an evaluation.
+        labels: of the items.
+        mask: True on items, of the same shape; None if there is no padding.
+
+    Raises:
+        ValueError: a label is too large.
+
+    >>> from rankgrad.metrics.evaluate import check_labels
+    >>> check_labels([known_metrics.get("ndcg@5")], torch.tensor([1000.0]))
+    Traceback (most recent call last):
+    ValueError: ndcg@5: a label of 1000 is too large for the gain 2^y - 1, ... ndcg@5(gain=linear)
+    """
+    for metric in metrics:
+        try:
+            metric.check_labels(labels, mask)
+        except ValueError as error:
+            linear = _linear(metric)
+            raise ValueError(f"{metric}: {error}{f': {linear}' if linear else ''}") from None
+
+
+def _linear(metric: Metric) -> str | None:
+    """The spec of the metric with a linear gain; None for a metric without the option."""
+    return str(replace(metric, gain="linear")) if isinstance(metric, LinearGradedMetric) else None
 
 
 def _sums(

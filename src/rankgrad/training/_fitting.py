@@ -28,6 +28,8 @@ from rankgrad._threads import for_work
 from rankgrad.data._dataset import Dataset
 from rankgrad.losses import Loss
 from rankgrad.losses._base import randomness_of
+from rankgrad.metrics import metrics
+from rankgrad.metrics.evaluate import check_labels
 from rankgrad.models._dropout import draw_from
 from rankgrad.training import _processes
 from rankgrad.training._fitted import FitResult, FittedRanker
@@ -101,6 +103,8 @@ def fit(
         settings = settings.model_copy(update={"holdout": 0.0})  # so nothing is held out
     elif settings.holdout > 0:
         train, vali = hold_out(train, settings.holdout, settings.seed)
+    for data in [*([] if vali is None else [vali]), *(others or {}).values()]:
+        check_labels(map(metrics.get, settings.logged), torch.tensor(data.labels))
     if resume and folder is None:
         raise ValueError("resume needs the folder of the run to go on with")
     path = None if folder is None else Path(folder)

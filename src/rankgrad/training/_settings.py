@@ -33,6 +33,7 @@ with requires("train"):
         Field,
         ValidationError,
         field_validator,
+        model_validator,
     )
 
 if TYPE_CHECKING:
@@ -274,7 +275,8 @@ class Settings(TomlSettings):
     """The validation metric that chooses the best epoch and stops training."""
 
     metrics: _Task[_Texts] = DEFAULT_METRICS
-    """Further validation metrics, logged each epoch."""
+    """Further validation metrics, logged each epoch. If they are not set, they have the gain of
+    metric."""
 
     transforms: _Task[_Texts] = ("drop_constant", "quantile(output=uniform)", "standardize")
     """Transforms of the features, applied in this order and fitted on the training data."""
@@ -404,6 +406,19 @@ class Settings(TomlSettings):
     def load_options(self) -> dict[str, Any]:
         """The settings that say how data are read: arguments of :func:`rankgrad.data.load`."""
         return {"missing": self.missing, "categorical": self.categorical}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_gain(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Give metrics that are not set the gain of the metric."""
+        if "metrics" in values or not isinstance(values.get("metric"), str):
+            return values
+        from rankgrad.metrics.evaluate import default_metrics
+
+        try:
+            return values | {"metrics": default_metrics(values["metric"])}
+        except ValueError:  # the validator of the metric raises it again, and names the setting
+            return values
 
     @field_validator("missing", "categorical", mode="before")
     @classmethod
