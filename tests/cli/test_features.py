@@ -101,3 +101,15 @@ def test_more_features_than_the_ranker_takes(command, kind, refused, trained, fo
     assert "give it data with the same ones, or train one on data like these" in said
     where = {"letor": "line 2: feature id 136 is beyond", "csv": "has 136 features"}[kind]
     assert where in said
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_file_that_lacks_most_features_is_a_warning(trained, folder, tmp_path, rankgrad):
+    lines = [line.split() for line in (folder / "test.txt").read_text().splitlines()]
+    few = tmp_path / "few.txt"
+    few.write_text("".join(" ".join(line[:5]) + "\n" for line in lines))
+    for command in ("predict", "evaluate"):
+        result = rankgrad(command, trained, few)
+        (line,) = (line for line in result.stderr.splitlines() if "warning" in line)
+        assert line.startswith(f"rankgrad: warning: {few}: no item has 13 of the 16 features")
+        assert "warning" not in rankgrad(command, trained, folder).stderr

@@ -5,6 +5,7 @@ Other commands load rankers with :func:`load_ranker` and :func:`open_ranker`.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -58,11 +59,13 @@ def predict(
 def open_ranker(
     run: Path, data: Path, split: str | None, fold: int | None, device: str, **options: Any
 ) -> tuple[rankgrad.data.Dataset, rankgrad.training.FittedRanker]:
-    """Load a trained ranker, and read data with its features.
+    """Load a trained ranker, and read data with its features; warn if most of them are absent.
 
     Further options are those of :func:`rankgrad.data.load`.
     """
+    from rankgrad.data import _streams
     from rankgrad.data._dataset import FeaturesError
+    from rankgrad.training._absent_features import describe_absent
     from rankgrad.training._processes import accelerator
 
     settings = rankgrad.training.Settings(device=device)  # type: ignore[arg-type]  # pydantic checks the value
@@ -74,6 +77,9 @@ def open_ranker(
             f"the ranker in {run} was trained on {model.n_features} features, and {data} has "
             f"others: give it data with the same ones, or train one on data like these. {error}"
         ) from None
+    absent = describe_absent(model, dataset)
+    if absent is not None:
+        warnings.warn(f"{_streams.display_name(data)}: {absent}", stacklevel=2)
     return dataset, model
 
 
