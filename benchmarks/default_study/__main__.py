@@ -36,6 +36,12 @@ _TASKS = {
     "batches": lambda choices: lambda _: list(choices.batch_tasks()),
     "losses": lambda choices: lambda _: list(choices.loss_tasks()),
     "few losses": lambda choices: lambda _: list(choices.few_loss_tasks()),
+    "seeds": lambda choices: lambda _: list(choices.seed_tasks()),
+    "ablations": lambda choices: lambda _: list(choices.ablation_tasks()),
+    "few ablations": lambda choices: lambda _: list(choices.few_ablation_tasks()),
+    "density": lambda choices: lambda _: list(choices.density_tasks()),
+    "context": lambda choices: lambda _: list(choices.context_tasks()),
+    "evidence": lambda choices: lambda _: list(dict.fromkeys(choices.evidence_tasks())),
     "timed": lambda choices: lambda _: list(choices.timed()),
 }
 
@@ -68,6 +74,7 @@ def main() -> None:
             threads=args.threads,
             previous=args.previous,
             best=args.best,
+            again=args.again,
         )
     elif args.command == "rules":
         import rules
@@ -124,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--library", choices=("lightgbm", "xgboost"), default="lightgbm")
             command.add_argument(
                 "--best", type=int, help="only so many points, those best on a part of medium"
+            )
+            command.add_argument(
+                "--again", action="store_true", help="measure what earlier results lack"
             )
             command.add_argument("--threads", type=int, default=8)
     rules = commands.add_parser("rules", help="train the default as users get it, once")

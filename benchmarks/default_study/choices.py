@@ -810,7 +810,7 @@ DEFAULT_KINDS = (
 def with_loss(data: Data, loss: str) -> Task:
     """The default of these data with a loss."""
     if data.lists == FEW.lists:
-        return replace(batched(data.lists[0], 16, data.world), losses=(loss,))
+        return replace(batched(data.lists[0], 16, data.world), data=data, losses=(loss,))
     return penalized(data, loss)
 
 
@@ -825,6 +825,87 @@ def loss_tasks() -> Iterable[Task]:
     for seed in SEEDS:
         for data in (MEDIUM, WEB30K, POINTWISE):
             yield from (replace(with_loss(data, loss), seed=seed) for loss in DEFAULT_KINDS)
+
+
+def seed_tasks() -> Iterable[Task]:
+    """More seeds of training of the default, where it is compared with LightGBM."""
+    for seed in SEEDS[1:]:
+        for data in (MEDIUM, L1_NEW, WEB30K):
+            yield from (replace(penalized(replace(data, world=w)), seed=seed) for w in WORLDS)
+
+
+def ablation_options(data: Data) -> dict[str, Task]:
+    """The default with what others found to work, by their names."""
+    own = with_loss(data, ORDERED)
+
+    def inputs(*transforms: str) -> Task:
+        return replace(own, data=replace(data, transforms=transforms))
+
+    def members(count: int) -> Task:
+        return replace(own, model=own.model.replace("members=1", f"members={count}"))
+
+    different = f'by_member(first="{ORDERED}", second="{LAMBDA}")'
+    return {
+        "the default": own,
+        "born again, by `softmax`": replace(own, losses=(ORDERED, f"born again: {SOFTMAX}")),
+        "`log1p` in place of quantiles": inputs(LOG),
+        "`log1p` beside quantiles": inputs(QUANTILE, LOG),
+        "noise of 0.1": replace(own, model=f"noisy_{own.model[:-1]}, noise=0.1)"),
+        f"2 members, one with `{LAMBDA}`": replace(members(2), losses=(different,)),
+        "8 members": members(8),
+        "the context-aware model": replace(
+            own, model=CONTEXT_AWARE.model, changes=CONTEXT_AWARE.changes
+        ),
+    }
+
+
+def ablation_tasks() -> Iterable[Task]:
+    """These in both worlds, at medium size."""
+    by_world = [ablation_options(replace(MEDIUM, world=world)) for world in WORLDS]
+    for name in by_world[0]:
+        yield from (options[name] for options in by_world)
+
+
+def few_ablation_tasks() -> Iterable[Task]:
+    """The same on few lists, which a CPU trains on in some minutes, with two seeds."""
+    by_world = [ablation_options(replace(FEW, world=world)) for world in WORLDS]
+    for seed in SEEDS[:2]:
+        for name in by_world[0]:
+            yield from (replace(options[name], seed=seed) for options in by_world)
+
+
+#: Added to every judgment: few items are relevant, or many are.
+SHIFTS = (-2.0, 1.5)
+
+
+def density_tasks() -> Iterable[Task]:
+    """Losses with the default of few lists, where few items are relevant and where many are."""
+    for seed in SEEDS[:2]:
+        for loss in (ORDERED, SOFTMAX, LAMBDA):
+            for shift in SHIFTS:
+                yield replace(with_loss(replace(FEW, shift=shift), loss), seed=seed)
+
+
+def context_tasks() -> Iterable[Task]:
+    """Losses of every kind with the context-aware model, one seed: WEB30K's size, then medium."""
+    at_web30k = replace(CONTEXT_AWARE, data=WEB30K, recipe="short")
+    for losses in (KINDS[:8], KINDS[8:]):
+        for own in (at_web30k, CONTEXT_AWARE):
+            yield from (replace(own, losses=(loss,)) for loss in losses)
+
+
+def evidence_tasks() -> Iterable[Task]:
+    """What is missing in the tables of losses and of the default, which needs a GPU: in one call.
+
+    Losses of every kind with one seed, the context-aware model, more seeds of the default, what
+    others found to work, then more seeds of all losses.
+    """
+    losses = list(loss_tasks())
+    yield from (task for task in losses if task.seed == SEEDS[0])
+    yield from context_tasks()
+    yield from seed_tasks()
+    yield from ablation_tasks()
+    yield from losses
 
 
 def table() -> Iterable[Task]:
@@ -845,6 +926,11 @@ def timed() -> Iterable[Task]:
         yield replace(own, changes=(("epochs", 4), *own.changes))
     for loss in (LAMBDA, "neural_ndcg@10"):
         yield replace(LARGE, losses=(loss,), changes=(("epochs", 4),))
+    for loss in (ORDERED, SOFTMAX, LAMBDA, "approx_ndcg@10", "neural_ndcg@10"):
+        own = penalized(MEDIUM, loss)
+        yield replace(own, changes=(("epochs", 4), *own.changes))
+    own = without_attention(penalized(MEDIUM))
+    yield replace(own, changes=(("epochs", 4), *own.changes))
 
 
 def encoding_tasks(results: Results) -> list[Task]:

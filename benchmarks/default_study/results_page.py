@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import string
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from data import Data
 from plan import SOFTMAX, Task
 from pool import read_results
 from train import decode
-from trees import Trees, read_trees
+from trees import Trees, points, read_trees
 
 from rankgrad.data import synthetic
 from rankgrad.metrics import evaluate
@@ -114,12 +113,15 @@ def write(results: Path, path: Path) -> None:
     found = Found(networks, read_trees(trees), json.loads(best.read_text("utf-8")))
     words = {
         "goals": found.goals(),
+        "expected_goals": found.expected_goals(),
         "earlier_goals": found.earlier_goals(),
         "rules": found.rules(default_runs),
         "draws_gain": found.draws_gain(default_runs, BEFORE),
         "batches_gain": found.draws_gain(default_runs, BATCHES_OF_32),
         "batches": found.batches(),
         "default_kinds": found.default_kinds(),
+        "densities": found.densities(),
+        "ablations": found.ablations(),
         "penalties": found.penalties(),
         "penalty_losses": found.penalty_losses(),
         "every_feature": every_feature(results / "default_every_feature.json"),
@@ -146,7 +148,8 @@ def write(results: Path, path: Path) -> None:
         "columns": f"{found.best['columns']:.4f}",
         "kinds": found.kinds(),
         "seconds": found.seconds(),
-        "points": found.points(),
+        "points": found.points(1),
+        "all_points": found.points(4),
         "runs": len(found.results),
         "tree_runs": len(found.trees),
     }
@@ -172,6 +175,10 @@ def _regret(own: Mapping[str, Any] | None) -> list[str]:
         return ["", "", ""]
     regret = f"{100 * (1 - own['expected']):.2f} %" if "expected" in own else ""
     return [f"{own['best_value']:.4f}", f"{own['test']:.4f}", regret]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
 
 
 def _row(cells: Iterable[Any]) -> str:
@@ -295,6 +302,39 @@ class Found:
             ways.append("" if own is None or other is None else _way(own, other, best))
         return _row([*cells, f"{own['test']:.4f}" if own else "not run", f"{best:.4f}", *ways])
 
+    def expected_goals(self) -> str:
+        """What LightGBM and the default lose of the best expected NDCG@10 of the test lists.
+
+        Of LightGBM's points that were measured so, each of its forms has the one that loses least.
+        """
+        heads = ["data", "LightGBM, features", "LightGBM, the list's columns too", "the default"]
+        lines = [_row([*heads, "way from the better"]), "|:--" + "|--:" * 4 + "|"]
+        for data in self._goal_data():
+            own = self.results.get(choices.penalized(data).key)
+            forms = [self._least_lost(data, in_list) for in_list in (False, True)]
+            there = [lost for lost in forms if lost is not None]
+            if own is None or not there:
+                continue
+            cells = ["not run" if lost is None else _percent(lost.mean()) for lost in forms]
+            lost, better = decode(own["expected_per_query"]), min(there, key=np.mean)
+            way = 1 - lost.mean() / better.mean()
+            residuals = (lost - (1 - way) * better) / better.mean()
+            error = residuals.std() / math.sqrt(len(residuals))
+            p = _p(paired_t_test(lost, better / 2))
+            cells += [_percent(lost.mean()), f"{100 * way:.0f} ± {100 * error:.0f} % (p {p})"]
+            lines.append(_row([_name(data), *cells]))
+        return "\n".join(lines)
+
+    def _least_lost(self, data: Data, in_list: bool) -> np.ndarray | None:
+        """What LightGBM loses by list, of its points that were trained on all lists."""
+        which = Trees(_SIZES[data.lists], data.seed, data.world, in_list)
+        found = [
+            decode(own["expected_per_query"])
+            for own in self._points(which).values()
+            if own["lists"] == data.lists[0] and "expected_per_query" in own
+        ]
+        return min(found, key=np.mean, default=None)
+
     def rules(self, runs: Runs) -> str:
         """The default as users get it, beside LightGBM: each draw of queries, then new ones."""
         heads = ["data", "LightGBM, features", "LightGBM, the list's columns too", "model"]
@@ -381,17 +421,19 @@ class Found:
 
     def tuned(self, data: Data, in_list: bool) -> Mapping[str, Any] | None:
         """LightGBM's best on validation lists, of those trained on the most lists."""
-        which = Trees(_SIZES[data.lists], data.seed, data.world, in_list)
-        found = []
+        found = self._points(Trees(_SIZES[data.lists], data.seed, data.world, in_list)).values()
+        return max(found, key=lambda own: (own["lists"], own["best_value"]), default=None)
+
+    def _points(self, which: Trees) -> dict[str, Mapping[str, Any]]:
+        """Results of trees on some data, with their points and numbers of lists, by task."""
+        found = {}
         for key, own in self.trees.items():
             task = json.loads(key)
             lists, point = task.pop("lists"), task.pop("point")
             library = task.pop("library", "lightgbm")
             if Trees(**task, library=library) == which:
-                found.append({**own, "point": point, "lists": lists})
-        if not found:
-            return None
-        return max(found, key=lambda own: (own["lists"], own["best_value"]))
+                found[key] = {**own, "point": point, "lists": lists}
+        return found
 
     def others(self) -> str:
         """The second world and small size."""
@@ -716,8 +758,66 @@ class Found:
                 if (own := self._seeds(choices.with_loss(data, loss)))
             }
             if len(runs) > 3:
+                missing = [f"`{loss}`" for loss in choices.DEFAULT_KINDS if loss not in runs]
                 found += [f"{_name(data)}:", "", _default_kinds(runs), ""]
+                found += [f"Not run: {', '.join(missing)}.", ""] if missing else []
         return "\n".join(found).rstrip()
+
+    def densities(self) -> str:
+        """Losses with the default of few lists where few items are relevant, and where many are."""
+        found = []
+        for shift, words in zip(choices.SHIFTS, ("few", "many"), strict=True):
+            data = replace(choices.FEW, shift=shift)
+            runs = {
+                loss: self._seeds(choices.with_loss(data, loss))
+                for loss in (choices.ORDERED, SOFTMAX, choices.LAMBDA)
+            }
+            if all(runs.values()):
+                title = f"{words} relevant items (shift {shift:g}):"
+                found += [title, "", _default_kinds(runs), ""]
+        return "\n".join(found).rstrip()
+
+    def ablations(self) -> str:
+        """What others found to work, in the default, by size, in both worlds."""
+        own = ("validation", "test", "regret of the test", "difference", "p")
+        heads = ["", *(f"first world: {own[0]}", *own[1:]), *(f"second world: {own[0]}", *own[1:])]
+        found = []
+        for data in (choices.FEW, MEDIUM):
+            by_world = [choices.ablation_options(replace(data, world=w)) for w in choices.WORLDS]
+            columns = [self._ablations(options) for options in by_world]
+            names = [name for name in by_world[0] if any(name in cells for cells in columns)]
+            if len(names) < 2:
+                continue
+            lines = [f"{data.lists[0]:,} training lists:", "", _row(heads)]
+            lines.append("|:--" + "|--:" * 10 + "|")
+            for name in names:
+                cells = [cell for own in columns for cell in own.get(name, [""] * 5)]
+                lines.append(_row([name, *cells]))
+            found.append("\n".join(lines))
+        return "\n\n".join(found)
+
+    def _ablations(self, options: Mapping[str, Task]) -> dict[str, list[str]]:
+        """The cells of each variant in one world, compared with the first over common seeds."""
+        runs = {name: own for name, task in options.items() if (own := self._seeds(task))}
+        default = next(iter(options))
+        differences, tests = {}, {}
+        for name in runs.keys() - {default}:
+            seeds = sorted(runs[name].keys() & runs[default].keys())
+            pair = [
+                _per_query([each[s] for s in seeds], "expected_per_query")
+                for each in (runs[name], runs[default])
+            ]
+            differences[name] = 100 * (pair[0].mean() - pair[1].mean())
+            tests[name] = paired_t_test(*pair)
+        corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
+        cells = {}
+        for name, own in runs.items():
+            validation, test, _, lost = _means(own)
+            compared = ["", ""]
+            if name in tests:
+                compared = [f"{differences[name]:+.2f} %", _p(corrected[name])]
+            cells[name] = [validation, test, lost, *compared]
+        return cells
 
     def seconds(self) -> str:
         """Seconds of an epoch, of trainings that had the GPU to themselves."""
@@ -728,29 +828,39 @@ class Found:
                 lines.append(_row([_model(task.model), f"`{task.losses[0]}`", seconds]))
         return "\n".join(lines)
 
-    def points(self) -> str:
-        """Trainings of trees: on all lists all of them, on fewer the best three of a kind."""
-        heads = ["data", "library", "columns", "lists", "options"]
-        heads += ["validation", "test", "trees"]
-        lines = [_row(heads), "|:--|:--|:--|--:|:--" + "|--:" * 3 + "|"]
-        shown: Counter[tuple[Any, ...]] = Counter()
-        for key, own in sorted(self.trees.items(), key=lambda each: -each[1]["best_value"]):
+    def points(self, most: int) -> str:
+        """Trainings of trees: the best ones of a kind, and how many points of it were trained."""
+        heads = ["data", "library", "columns", "lists", "points", "options"]
+        lines = [_row([*heads, "validation", "test", "trees"])]
+        lines.append("|:--|:--|:--|--:|--:|:--" + "|--:" * 3 + "|")
+        shown: dict[tuple[Any, ...], list[tuple[str, Mapping[str, Any]]]] = {}
+        for key, own in self.trees.items():
             task = json.loads(key)
-            if task["seed"] in choices.DRAWS:
-                continue
-            whole = task["lists"] == synthetic.SIZES[task["size"]][0]
-            library = {"xgboost": "XGBoost"}.get(task.get("library", ""), "LightGBM")
-            kind = (task["size"], task["world"], task["seed"], task["in_list"], whole, library)
-            shown[kind] += 1
-            if shown[kind] > 3:
-                continue
-            point = ", ".join(f"{name} {value}" for name, value in task["point"].items())
-            name = f"{task['size']}, {task['world']}, seed {task['seed']}"
-            columns = "features and the list's" if task["in_list"] else "features"
-            values = [f"{own['best_value']:.4f}", f"{own['test']:.4f}", own["trees"]]
-            cells = [name, library, columns, f"{task['lists']:,}", point or "its defaults"]
-            lines.append(_row([*cells, *values]))
+            if task["seed"] not in choices.DRAWS:
+                names = ("size", "world", "seed", "in_list", "lists", "library")
+                kind = tuple(task.get(name, "lightgbm") for name in names)
+                shown.setdefault(kind, []).append((_point(task["point"]), own))
+        used = set()
+        for kind in sorted(shown):
+            size, world, seed, in_list, lists, library = kind
+            trained = sorted(shown[kind], key=lambda each: -each[1]["best_value"])
+            for point, own in trained[:most]:
+                used.add(point)
+                name = {"xgboost": "XGBoost", "lightgbm": "LightGBM"}[library]
+                columns = "features and the list's" if in_list else "features"
+                cells = [f"{size}, {world}, seed {seed}", name, columns, f"{lists:,}", len(trained)]
+                values = [f"{own['best_value']:.4f}", f"{own['test']:.4f}", own["trees"]]
+                lines.append(_row([*cells, point, *values]))
+        named = {_point(point): point for point in points()}
+        for point in sorted(used & named.keys()):
+            options = ", ".join(f"{name} {value}" for name, value in named[point].items())
+            lines += ["", f"{point}: {options}."]
         return "\n".join(lines)
+
+
+def _point(options: Mapping[str, Any]) -> str:
+    """The name of a point of LightGBM: a letter, in the order in which points were drawn."""
+    return chr(ord("A") + points().index(dict(options))) if options else "defaults"
 
 
 def every_feature(path: Path) -> str:
@@ -797,12 +907,7 @@ def _default_kinds(runs: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
             cells += [f"{compared[loss][column][0]:+.4f}"] if there else [""]
             cells += [_p(corrected[column][loss])] if there else [""]
         lines.append(_row(cells))
-    missing = [f"`{loss}`" for loss in choices.DEFAULT_KINDS if loss not in runs]
-    return "\n".join(lines + (["", f"Not run: {', '.join(missing)}."] if missing else []))
-
-
-def _attentive(model: str, data: Data = MEDIUM) -> Task:
-    return replace(LARGE, model=model, data=data, changes=(("graphs", False),))
+    return "\n".join(lines)
 
 
 def _average(runs: Mapping[int, Mapping[str, Any]], name: str) -> float:

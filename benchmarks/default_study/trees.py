@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from data import expected_gains
+from data import Data, expected_gains
 from train import encode, expected_ndcg, ndcg
 
 from rankgrad.data import Dataset, synthetic
@@ -86,6 +86,7 @@ def run(
     threads: int,
     previous: list[Path],
     best: int | None = None,
+    again: bool = False,
 ) -> None:
     """Train points that have no result yet, until the time is over.
 
@@ -97,23 +98,27 @@ def run(
         previous: files with results of earlier calls.
         best: only so many points on all lists: those best on the first quarter of medium size, in
             the same world if they were tried there.
+        again: train again points on all lists whose earlier results lack the expected values of
+            test lists, the best on validation lists first.
     """
     deadline = time.monotonic() + seconds
     done = {}
-    for path in (output, *previous):
+    for path in (*previous, output):
         done |= read_trees(path)
     torch.set_num_threads(threads)
     splits = {part: features(which, part) for part in PARTS}
     count = len(splits["train"])
-    for lists in (count,) if best else (count // 4, count):
+    for lists in (count,) if best or again else (count // 4, count):
         chosen = _best_at_medium(done, which, best) if best else points()
         if which.library == "xgboost":
             chosen = [{}]
+        elif again:
+            chosen = _best(done, which, count, POINTS)
         elif lists == count and not best:
             chosen = _best(done, which, count // 4, BEST)
         for point in chosen:
             key = _key(which, lists, point)
-            if key in done:
+            if key in done and not (again and "expected_per_query" not in done[key]):
                 continue
             if time.monotonic() > deadline:
                 return
@@ -251,11 +256,16 @@ def _measured(predict: Predict, vali: Dataset, test: Dataset, world: str) -> dic
     vali_scores, test_scores = (
         torch.from_numpy(np.asarray(predict(lists.features), np.float32)) for lists in (vali, test)
     )
-    gains = expected_gains(synthetic.oracle(vali, world=world), world)
+    data = Data((0, len(vali), len(test)), world=world)
+    expected = [
+        expected_ndcg(scores, lists, expected_gains(synthetic.oracle(lists, world=world), data))
+        for scores, lists in ((vali_scores, vali), (test_scores, test))
+    ]
     values = ndcg(test_scores, test)
     return {
         "best_value": float(ndcg(vali_scores, vali).mean()),
-        "expected": float(expected_ndcg(vali_scores, vali, gains).mean()),
+        "expected": float(expected[0].mean()),
         "test": float(values.mean()),
         "per_query": encode(values),
+        "expected_per_query": encode(1 - expected[1]),
     }

@@ -10,14 +10,15 @@ combinations of these two.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankgrad._autograd import differentiable_once
-from rankgrad._padded import hard_ranks, has_pairs, log_softmax
+from rankgrad._autograd import ListFunction, differentiable_once
+from rankgrad._padded import hard_ranks, has_pairs, log_softmax, tiles
 from rankgrad._validation import check_choice
 from rankgrad.data import synthetic
 from rankgrad.kernels import KernelCall
@@ -25,7 +26,8 @@ from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.losses._base import reduce
 from rankgrad.metrics import NDCG
-from rankgrad.sorting import relaxations
+from rankgrad.sorting import Relaxation, relaxations
+from rankgrad.sorting._base import Form
 
 WEIGHTS = ("none", "swap", "distance", "tangent")
 SURROGATES = ("logistic", "sigmoid")
@@ -555,6 +557,57 @@ class SimulatorLikelihood(StudyLoss):
             c = c.detach()
             least, most = c.where(gradient < 0, least), c.where(gradient >= 0, most)
         return likelihood(scores + (least + most) / 2), has_pairs(lists.labels, mask)
+
+
+@relaxations.register("tempered")
+@dataclass(frozen=True)
+class TemperedRanks(Relaxation):
+    """``rank_i = 1 + Σ_{j ≠ i} σ_2(α (s_j - s_i))``: ranks whose derivative has a heavy tail.
+
+    ``σ_2(d) = 1/2 + x / (2 (1 + √(1 + x²)))`` with x = d / 2 is the probability of two classes
+    by the tempered softmax of Amid et al. 2019, "Robust bi-tempered logistic loss", eq. 4, with
+    t_2 = 2. For a mistake with a score gap d its derivative falls as 1 / d², that of a sigmoid as
+    exp(-d).
+
+    Args:
+        alpha: inverse temperature α > 0.
+    """
+
+    limit: ClassVar[dict[str, Any]] = {"alpha": 1e5}
+    forms: ClassVar[tuple[Form, ...]] = ("ranks",)
+
+    alpha: float = 1.0
+
+    def _ranks(self, scores: Tensor, mask: Tensor) -> Tensor:
+        sums: Tensor = _TemperedSums.apply(scores * self.alpha, mask)
+        return torch.where(mask, sums + 0.5, 0.0)  # 1 minus the 1/2 of the item itself
+
+
+class _TemperedSums(ListFunction):
+    """``Σ_j σ_2(s_j - s_i)`` over the real items j, including i itself, which adds 1/2."""
+
+    @staticmethod
+    def forward(scores: Tensor, mask: Tensor) -> Tensor:
+        sums = torch.empty_like(scores)
+        for rows in tiles(scores.numel(), scores.shape[-1]):
+            half = (scores[:, None, :] - scores[:, rows, None]) / 2
+            root = (1 + half * half).sqrt_()
+            sums[:, rows] = ((0.5 + half / (2 * (1 + root))) * mask[:, None, :]).sum(-1)
+        return sums
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        scores, mask = ctx.saved_tensors
+        grad = torch.where(mask, grad, 0.0)
+        result = torch.zeros_like(grad)
+        for rows in tiles(scores.numel(), scores.shape[-1]):
+            half = (scores[:, None, :] - scores[:, rows, None]) / 2
+            root = (1 + half * half).sqrt_()
+            derivatives = mask[:, None, :] / (4 * root * (1 + root))
+            result[:, rows] -= grad[:, rows] * derivatives.sum(-1)
+            result += (derivatives * grad[:, rows, None]).sum(1)
+        return result, None
 
 
 def _intercepts(scores: Tensor, mask: Tensor, size: Tensor, length: Tensor) -> Tensor:

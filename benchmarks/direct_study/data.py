@@ -30,12 +30,13 @@ class Data:
     """A simulated data set.
 
     Args:
-        lists: the numbers of training, validation and test lists.
+        lists: the numbers of training, validation and test lists that are simulated.
         seed: the seed of the queries.
         features: the number of features.
         noise: the deviation of the noise of judgments, relative to that of the simulator.
         shift: added to every judgment: below 0, few items are relevant; above 0, many are.
         length: lists are cut to this many items, drawn at random; 0 for whole lists.
+        least: lists of fewer items are left out.
         world: ``listwise``, or ``pointwise``, where no term of the utility compares items.
         in_list: inputs of models besides the features: where they place an item in its list.
         transforms: pipelines of transforms of the features, specs with ``"; "`` between them. Their
@@ -48,6 +49,7 @@ class Data:
     noise: float = 1.0
     shift: float = 0.0
     length: int = 0
+    least: int = 0
     world: str = "listwise"
     in_list: tuple[str, ...] = ("rank", "score")
     transforms: tuple[str, ...] = ()
@@ -62,6 +64,8 @@ class Data:
             parts.append(f"shift{self.shift:g}")
         if self.length != 0:
             parts.append(f"length{self.length}")
+        if self.least != 0:
+            parts.append(f"least{self.least}")
         if self.world != "listwise":
             parts.append(self.world)
         if self.in_list != ("rank", "score"):
@@ -81,6 +85,8 @@ class Data:
         dataset = synthetic.make(
             count, seed=self.seed, features=self.features, split=part, world=self.world
         )
+        if self.least:
+            dataset = dataset.select(np.flatnonzero(dataset.lengths >= self.least))
         return dataset if self.is_original else self._change(dataset, PARTS.index(part))
 
     def _change(self, dataset: Dataset, part: int) -> Dataset:
@@ -203,13 +209,13 @@ def _write_inputs(
         inputs[rows[mask]] = columns[device_mask].cpu().numpy()
 
 
-def expected_gains(utility: np.ndarray, world: str) -> np.ndarray:
+def expected_gains(utility: np.ndarray, data: Data) -> np.ndarray:
     """The mean of 2^label - 1 over judges and their noise, for items of a utility ``[N]``."""
-    pointwise = world == "pointwise"
+    pointwise = data.world == "pointwise"
     thresholds = synthetic._POINTWISE_THRESHOLDS if pointwise else synthetic._THRESHOLDS
-    deviation = math.hypot(_GENEROSITY, synthetic._NOISE)
+    deviation = math.hypot(_GENEROSITY, data.noise * synthetic._NOISE)
     # The label passes a threshold t with probability Φ((u - t) / deviation).
-    margins = torch.from_numpy(utility[:, None] - thresholds) / deviation
+    margins = torch.from_numpy(utility[:, None] + data.shift - thresholds) / deviation
     return (torch.special.ndtr(margins) @ (2.0 ** torch.arange(len(thresholds)).double())).numpy()
 
 

@@ -21,7 +21,7 @@ import candidates  # noqa: F401 (registers its losses)
 import numpy as np
 import torch
 from data import Data
-from plan import LAMBDA, LEVELS
+from plan import EXACT_FORWARD, LAMBDA, LEVELS, TEMPERED
 from torch import Tensor
 
 from rankgrad import losses
@@ -30,10 +30,10 @@ from rankgrad.data import Dataset, synthetic
 LOSSES = (
     *(LAMBDA, LEVELS, "level_likelihood", "ndcg_bound@10", "softmax", "ranknet", "lambdarank@10"),
     *("listmle", "top_likelihood@10", "smoothi_ndcg@10", "neural_ndcg", "softsort_ndcg@10"),
-    *("approx_ndcg", "simulator_likelihood"),
+    *("approx_ndcg", TEMPERED, "simulator_likelihood"),
 )
 #: Losses that are also measured at each scale of scores.
-BY_SCALE = (LAMBDA, "approx_ndcg", "neural_ndcg", "smoothi_ndcg@10")
+BY_SCALE = (LAMBDA, "approx_ndcg", "neural_ndcg", "smoothi_ndcg@10", EXACT_FORWARD, TEMPERED)
 SCALES = (0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0, 8.0, 16.0, 32.0, 64.0)
 _SHOWN_SCALES = (0.25, 1.0, 4.0, 16.0, 64.0)
 _STEP = 0.15  # of θ in differences, in units of the deviation of φ
@@ -124,6 +124,7 @@ class Problem:
         The scores are ``scale * (utility + change)``.
         """
         scores = (scale * (self.utility + change)).requires_grad_()
+        torch.manual_seed(0)  # differences of listmle, which orders ties at random, have no noise
         value = loss(scores, self.labels, offsets=self.offsets) * self.count
         (gradient,) = torch.autograd.grad(value, scores)
         return scale * gradient

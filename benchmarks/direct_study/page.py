@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dot_plot
 import efficiency
 import numpy as np
 import plan
@@ -37,7 +38,10 @@ GROUPS: dict[str, Callable[[], Iterable[Task]]] = {
     "temperatures, standardized scores, continuation": plan.scales,
     "numbers of training lists": plan.budgets,
     "what of the bound does it": plan.parts,
+    "two temperatures": plan.two_temperatures,
+    "relaxations of NDCG@10, for their bias": plan.cutoffs,
     "noise, label density, list length": plan.worlds,
+    "long lists": plan.long_lists,
     "the second world": plan.second_world,
     "one loss of each kind": plan.grid,
     "learning rate, batch size, list truncation": plan.recipes,
@@ -74,7 +78,11 @@ def write(
         temperatures=study.table(MEDIUM, "cosine", _scaled("approx"), reference="approx_ndcg"),
         neural_scales=study.table(MEDIUM, "cosine", _scaled("neural"), reference="neural_ndcg"),
         continuation=study.continuation(),
+        two_temperatures=study.two_temperatures(),
+        bias=study.bias(),
+        few_lists=study.few_lists(),
         budgets=study.budgets(),
+        long_lists=study.table(plan.LONG, "cosine", _specs(plan.long_lists())),
         second_world=study.table(POINTWISE, "cosine", _specs(plan.second_world())),
         worlds=study.worlds(),
         diagnosis=study.diagnosis(),
@@ -91,12 +99,37 @@ def write(
         **study.numbers(),
     )
     path.write_text(text, encoding="utf-8")
-    (path.parent / "direct_training.svg").write_text(study.figure(), encoding="utf-8")
+    for name_of_figure, figure in (
+        ("direct", study.overview()),
+        ("direct_training", study.figure()),
+    ):
+        (path.parent / f"{name_of_figure}.svg").write_text(figure, encoding="utf-8")
 
 
 def _specs(tasks: Iterable[Task]) -> list[str]:
     """The losses of tasks with the usual network, each once."""
     return list(dict.fromkeys(task.losses[0] for task in tasks if task.model == plan.MODEL))
+
+
+def _settings() -> dict[str, Task]:
+    """LambdaLoss on all data of the study with this network, by the words of the figure."""
+    own = Task(MEDIUM, (LAMBDA,))
+    found = {
+        f"{count:,} lists": replace(own, budget=count, recipe="long" if count <= 1000 else "cosine")
+        for count in plan.BUDGETS
+    }
+    found[f"{MEDIUM.lists[0]:,} lists"] = own
+    found[f"{WEB30K.lists[0]:,} lists"] = replace(own, data=WEB30K, recipe="short")
+    changed = {
+        "the second world": POINTWISE,
+        "little noise of judges": replace(MEDIUM, noise=0.3),
+        "twice the noise": replace(MEDIUM, noise=2.0),
+        "few relevant items": replace(MEDIUM, shift=-2.0),
+        "many relevant items": replace(MEDIUM, shift=1.5),
+        "20 items in a list": replace(MEDIUM, length=20),
+        "200 items or more": plan.LONG,
+    }
+    return found | {label: replace(own, data=data) for label, data in changed.items()}
 
 
 def _scaled(family: str) -> list[str]:
@@ -238,15 +271,56 @@ class StudyResults:
         rows = {", then ".join(map(name, task.losses)): self.runs(task) for task in tasks}
         return self.compare(rows, f"{name(BOUND)}, then {name(LAMBDA)}")
 
+    def two_temperatures(self) -> str:
+        """A table of losses of two temperatures, beside those of one."""
+        specs = {name(spec): spec for spec in ("approx_ndcg", "neural_ndcg", LAMBDA)}
+        specs |= plan.TWO_TEMPERATURES
+        rows = {label: self.runs(Task(MEDIUM, (spec,))) for label, spec in specs.items()}
+        return self.compare(rows, name("approx_ndcg"))
+
+    def bias(self) -> str:
+        """A table of relaxed and exact NDCG@10 of the same scores, along training."""
+        epochs = (1, 5, 20)
+        heads = [
+            f"after epoch {epoch}: {kind}" for epoch in epochs for kind in ("relaxed", "exact")
+        ]
+        lines = [_row(["", *heads]), "|:--" + "|--:" * len(heads) + "|"]
+        for spec in ("smoothi_ndcg@10", *_specs(plan.cutoffs())):
+            for run in self.runs(Task(MEDIUM, (spec,)))[:1]:
+                by_epoch = {line["epoch"]: line for line in run["diagnosis"]}
+                cells = [name(spec)]
+                for line in (by_epoch[epoch] for epoch in epochs):
+                    cells += [f"{1 - line['value']:.3f}", f"{line['ndcg']:.3f}"]
+                lines.append(_row(cells))
+        return "\n".join(lines)
+
+    def few_lists(self) -> str:
+        """A table of losses on the first 300 training lists of WEB30K's size."""
+        tasks = [task for task in plan.budgets() if task.data == WEB30K]
+        rows = {name(task.losses[0]): self.runs(task) for task in tasks}
+        return self.compare(rows, name(LAMBDA))
+
     def budgets(self) -> str:
-        """A table for each number of training lists that has runs of more than one loss."""
-        parts = []
-        for budget in dict.fromkeys(task.budget for task in plan.budgets()):
-            tasks = [task for task in plan.budgets() if task.budget == budget]
-            rows = {name(task.losses[0]): self.runs(task) for task in tasks}
-            if sum(map(bool, rows.values())) > 1:
-                parts.append(f"{budget:,} lists:\n\n{self.compare(rows, name(LAMBDA))}")
-        return "\n\n".join(parts)
+        """A table of losses by the number of training lists, at medium size."""
+        tasks = [task for task in plan.budgets() if task.data == MEDIUM]
+        tasks += [Task(MEDIUM, (spec,)) for spec in plan.BUDGET_LOSSES]
+        counts = [*plan.BUDGETS, 0]
+        heads = [f"{count or MEDIUM.lists[0]:,} lists" for count in counts]
+        columns = []
+        for count in counts:
+            runs = {task.losses[0]: self.runs(task) for task in tasks if task.budget == count}
+            versus = _versus({spec: own for spec, own in runs.items() if own}, LAMBDA)
+            cells = {}
+            for spec in plan.BUDGET_LOSSES:
+                difference, _, p = versus.get(spec, ("", "", ""))
+                shown = f"**{difference}**" if p.startswith("*") else difference
+                test = _mean(runs[spec], "test") if runs[spec] else "not run"
+                cells[spec] = f"{test} ({shown})" if shown else test
+            columns.append(cells)
+        lines = [_row(["", *heads]), "|:--" + "|--:" * len(heads) + "|"]
+        for spec in plan.BUDGET_LOSSES:
+            lines.append(_row([name(spec), *(cells[spec] for cells in columns)]))
+        return "\n".join(lines)
 
     def worlds(self) -> str:
         """A table for each change of labels or lists that has runs of more than one loss."""
@@ -292,6 +366,26 @@ class StudyResults:
             lines.append(_row([name(spec), *map(_times, needed)]))
         return "\n".join(lines)
 
+    def overview(self) -> str:
+        """How far losses are from lambdaloss@10 in test NDCG, by the data, as a figure."""
+        rows: dict[str, dict[str, float]] = {}
+        for label, own in _settings().items():
+            reference = self.runs(own)
+            values = {}
+            for spec in (SOFTMAX, BOUND, "neural_ndcg", "approx_ndcg"):
+                runs = self.runs(replace(own, losses=(spec,)))
+                seeds = {run["seed"] for run in runs} & {run["seed"] for run in reference}
+                if seeds:
+                    pair = [
+                        [run["test"] for run in each if run["seed"] in seeds]
+                        for each in (runs, reference)
+                    ]
+                    values[name(spec).strip("`")] = float(np.mean(pair[0]) - np.mean(pair[1]))
+            if values:
+                rows[label] = values
+        ticks = (-0.04, -0.03, -0.02, -0.01, 0.0, 0.01)
+        return dot_plot.draw(rows, ticks, "Test NDCG@10 less that of lambdaloss@10", "softmax")
+
     def figure(self) -> str:
         """Deviation of scores and the share of the gradient on deep mistakes, along training."""
         specs = (LAMBDA, BOUND, LOGLOG, SOFTMAX, "ranknet", "smoothi_ndcg@10", "approx_ndcg")
@@ -317,12 +411,8 @@ class StudyResults:
         return draw(panels, "Deviation of scores and share of the gradient on deep mistakes")
 
     def numbers(self) -> dict[str, str]:
-        """The numbers in the text about bias and temperature, by their names in the template."""
+        """The numbers in the text about temperature, by their names in the template."""
         values = {}
-        first, *_, last = self.runs(Task(MEDIUM, ("smoothi_ndcg@10",)))[0]["diagnosis"]
-        for suffix, line in (("_first", first), ("", last)):
-            values[f"smoothi_relaxed{suffix}"] = f"{1 - line['value']:.3f}"
-            values[f"smoothi_exact{suffix}"] = f"{line['ndcg']:.3f}"
         for key, alpha in (("1", 1.0), ("03", 0.3), ("01", 0.1)):
             spec = "approx_ndcg" if alpha == 1 else f"approx_ndcg(alpha={alpha})"
             spread = self.runs(Task(MEDIUM, (spec,)))[0]["diagnosis"][-1]["spread"]

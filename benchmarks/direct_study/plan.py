@@ -73,6 +73,31 @@ WIDER = {
 }
 
 
+#: Lists of at least 200 items, as many as there are among these.
+LONG = Data((12000, 8000, 8000), least=200)
+BUDGETS = (300, 1000, 3000)
+BUDGET_LOSSES = (LAMBDA, SOFTMAX, "approx_ndcg", "level_likelihood")
+
+
+def _exact_forward(alpha: float) -> str:
+    return f'relaxed(metric=ndcg, relaxation="straight_through(base=sigmoid(alpha={alpha}))")'
+
+
+EXACT_FORWARD = _exact_forward(1.0)
+TEMPERED = 'relaxed(metric=ndcg, relaxation="tempered(alpha=1.0)")'
+
+
+#: Losses of two temperatures, by their names in the table.
+TWO_TEMPERATURES = {
+    "exact ranks forward, `alpha=1` backward": EXACT_FORWARD,
+    "exact ranks forward, `alpha=0.1` backward": _exact_forward(0.1),
+    "`alpha=10` plus `alpha=0.1`": (
+        'mixed(first="approx_ndcg(alpha=10.0)", second="approx_ndcg(alpha=0.1)", weight=1.0)'
+    ),
+    "tempered sigmoid": TEMPERED,
+}
+
+
 @dataclass(frozen=True)
 class Task:
     """One training, or several in a row, each of which starts from the network of the one before.
@@ -213,13 +238,34 @@ def levels_with_ties(size: str) -> list[Task]:
 
 
 def budgets() -> Iterable[Task]:
-    """From 300 to 18,919 training lists, tested on the same lists."""
-    specs = (LAMBDA, BOUND, SOFTMAX, "approx_ndcg", "neural_ndcg")
-    return [
-        Task(WEB30K, (spec,), recipe="long" if budget <= 1000 else "cosine", budget=budget)
-        for budget in (300, 1000, 3000, 6000)
-        for spec in specs
+    """Numbers of training lists: 300 at WEB30K's size, then up to 3,000 at medium size."""
+    specs = (LAMBDA, BOUND, SOFTMAX, "approx_ndcg")
+    few = [Task(WEB30K, (spec,), recipe="long", budget=300) for spec in specs]
+    more = [
+        Task(MEDIUM, (spec,), recipe="long" if budget <= 1000 else "cosine", budget=budget)
+        for spec in BUDGET_LOSSES
+        for budget in BUDGETS
     ]
+    return few + more
+
+
+def long_lists() -> Iterable[Task]:
+    """Lists of at least 200 items: one in eight of the simulator's."""
+    return [Task(LONG, (spec,)) for spec in (LAMBDA, SOFTMAX, "approx_ndcg", BOUND)]
+
+
+def cutoffs() -> Iterable[Task]:
+    """Relaxations of NDCG@10, for the bias of their value along training."""
+    return [Task(MEDIUM, (spec,)) for spec in ("approx_ndcg@10", "neural_ndcg@10")]
+
+
+def two_temperatures() -> Iterable[Task]:
+    """One temperature for the value and another for the gradient, sums of two, tempered sigmoids.
+
+    NDCG is linear in the relaxed permutation. So the gradient of a permutation that is exact
+    forward and relaxed backward is that of the relaxed one, and only ranks are tried so.
+    """
+    return [Task(MEDIUM, (spec,)) for spec in TWO_TEMPERATURES.values()]
 
 
 def worlds() -> Iterable[Task]:
@@ -280,7 +326,7 @@ def capacity() -> Iterable[Task]:
 GROUPS: dict[str, Callable[[], Iterable[Task]]] = {
     group.__name__: group
     for group in (
-        *(field, web30k, levels, scales, parts, recipes, second_world),
-        *(worlds, budgets, seeds, grid, wider, capacity),
+        *(field, web30k, levels, scales, two_temperatures, cutoffs, parts, recipes, second_world),
+        *(worlds, long_lists, budgets, seeds, grid, wider, capacity),
     )
 }

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import queue
+import signal
 import sys
 import time
 import traceback
@@ -84,6 +85,7 @@ class Pool:
         """
         if not self.count:
             return self._perform_here(tasks, results, output)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes end, too
         workers = [
             self._start(work, self.arguments, self.task_queue, self.result_queue)
             for _ in range(self.count)

@@ -86,14 +86,12 @@ class Worker:
         result["test"], result["per_query"] = float(test_values.mean()), encode(test_values)
         vali_inputs = torch.from_numpy(splits["vali"].features).to(self.device)
         vali_scores = score(network, vali_inputs, splits["vali"].offsets)
-        if task.data.is_original:
-            scores = {"vali": vali_scores, "test": test_scores}
-            expected = {}
-            for part, own in scores.items():
-                gains = expected_gains(np.load(folder / f"{part}_oracle.npy"), task.data.world)
-                expected[part] = expected_ndcg(own, splits[part], gains)
-            result["expected"] = float(expected["vali"].mean())
-            result["expected_per_query"] = encode(1 - expected["test"])
+        expected = {}
+        for part, own in {"vali": vali_scores, "test": test_scores}.items():
+            gains = expected_gains(np.load(folder / f"{part}_oracle.npy"), task.data)
+            expected[part] = expected_ndcg(own, splits[part], gains)
+        result["expected"] = float(expected["vali"].mean())
+        result["expected_per_query"] = encode(1 - expected["test"])
         if vali is None:
             result["best_value"] = float(ndcg(vali_scores, splits["vali"]).mean())
         result["train"] = float(ndcg(train_scores, train).mean())
