@@ -291,12 +291,27 @@ def test_settings_of_networks_are_not_ignored(tmp_path, options, message):
         check_run(settings, tmp_path / "run", resume=False)  # before data are read
 
 
+def grown(kind, labels, metric="ndcg", **options):
+    """The scores of trees that the library's own objective grows on these labels."""
+    config = BoostingConfig(kind, metric=metric, rounds=3, options=options)
+    return boost(replace(TRAIN, labels=labels), None, config).predict(TRAIN.features)
+
+
+@pytest.mark.parametrize("scale", [20, 12.5])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_librarys_objective_has_the_linear_gain_of_the_metric(kind):
+def test_large_labels_have_the_linear_gain_of_the_metric(kind, scale):
     pytest.importorskip(kind)
-    large = replace(TRAIN, labels=500 * TRAIN.labels)
-    config = BoostingConfig(kind, metric="ndcg@5(gain=linear)", rounds=2)
-    assert len(boost(large, large, config).curve) == 2
+    grades, linear = np.float32(TRAIN.labels), "ndcg@5(gain=linear)"
+    by_hand = {
+        "lightgbm": (grades, {"label_gain": [scale * grade for grade in range(5)]}),
+        "xgboost": (scale * grades, {"ndcg_exp_gain": False}),
+    }
+    labels, options = by_hand[kind]
+    scores = grown(kind, scale * grades, linear)
+    assert np.array_equal(scores, grown(kind, labels, **options))
+    assert len(np.unique(scores)) > 1
+    few = np.float32([0, 1, 15, 29, 30])[TRAIN.labels.astype(int)]  # 2^y - 1 takes these
+    assert np.array_equal(grown(kind, few, linear), grown(kind, few))
 
 
 def test_trees_are_no_network():

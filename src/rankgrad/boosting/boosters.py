@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -79,7 +78,8 @@ class Round(NamedTuple):
     state: Callable[[], BoostingState]
 
 
-#: The largest label of both libraries' own objectives with the gain ``2^y - 1``.
+#: The largest label that both libraries' own objectives take with the gain ``2^y - 1``: LightGBM's
+#: table of gains ends there, and XGBoost takes 31. One limit for both gives them the same gains.
 _LARGEST_LABEL = 30
 
 #: A function from features ``[N, F]`` to scores ``[N]`` or contributions ``[N, F + 1]``.
@@ -502,6 +502,11 @@ class _Rounds:
 def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _Rounds) -> None:
     """Grow the remaining rounds with LightGBM."""
     package, config = library("lightgbm"), rounds.config
+    labels, gains = train.labels, {}
+    if _takes_linear_gain(train, config):
+        # The gain of each label is listed, so that labels may be large, and fractions.
+        listed, labels = np.unique(train.labels, return_inverse=True)
+        gains["label_gain"] = listed.tolist()
     options = {
         "metric": "none",
         "verbosity": -1,
@@ -510,7 +515,7 @@ def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _R
         "force_row_wise": True,
         "seed": config.seed % _SEED_LIMIT,
         "objective": BUILT_IN["lightgbm"],
-        **_large_labels(train, config),
+        **gains,
         **config.options,
     }
     if rounds.loss is not None:
@@ -522,7 +527,7 @@ def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _R
         options |= dict.fromkeys(_TREE_SEEDS, seed)
     train_set = package.Dataset(
         np.asarray(train.features),
-        train.labels,
+        labels,
         group=_group_sizes(train),
         weight=train.weights,
         categorical_feature=_categorical_columns(train),
@@ -552,18 +557,16 @@ def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _R
         package.train(options, train_set, rounds.remaining, callbacks=[end_round], **arguments)
 
 
-def _large_labels(train: Dataset, config: BoostingConfig) -> dict[str, Any]:
-    """The option that gives the library's own objective the linear gain of the validation metric.
+def _takes_linear_gain(train: Dataset, config: BoostingConfig) -> bool:
+    """Whether the library's own objective gets the linear gain of the validation metric.
 
-    It is for labels that are too large for ``2^y - 1`` in these libraries; {} without them.
+    It does if labels are too large for its gain ``2^y - 1``, unless the options name an objective
+    or gains.
     """
-    highest = float(train.labels.max())
+    if config.loss is not None or {"objective", "label_gain"} & set(config.options):
+        return False
     is_linear = getattr(metrics.get(config.metric), "gain", None) == "linear"
-    if config.loss is not None or not is_linear or highest <= _LARGEST_LABEL:
-        return {}
-    if config.kind == "xgboost":
-        return {"ndcg_exp_gain": False}
-    return {"label_gain": list(range(math.ceil(highest) + 1))}
+    return is_linear and float(train.labels.max()) > _LARGEST_LABEL
 
 
 def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], bytes]:
@@ -590,7 +593,7 @@ def _boost_xgboost(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _Ro
         "seed": rounds.resumed_seed() or config.seed % _SEED_LIMIT,
         "verbosity": 0,
         "disable_default_eval_metric": 1,
-        **_large_labels(train, config),
+        "ndcg_exp_gain": not _takes_linear_gain(train, config),
         **config.options,
     }
     objective = None
