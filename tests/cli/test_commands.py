@@ -178,7 +178,7 @@ def test_missing_and_categorical_values_are_those_of_training(rankgrad, quick, t
         assert np.float32(scores) == model.predict(np.array([[2, np.nan]], np.float32))[0]
 
 
-@pytest.mark.filterwarnings("ignore:.*no item has")
+@pytest.mark.filterwarnings("ignore:.*are in no item")
 def test_predict_writes_document_ids(rankgrad, in_json, trained, tmp_path):
     """LETOR rows without labels, with missing values, and with ids in their comments."""
     rows = ["qid:7 1:2 2:NA # docid = d-9", "? qid:7 3:1 #docid = d-4", "qid:8 1: #docid=d-9"]
@@ -342,7 +342,7 @@ def test_predict_is_the_ranker(rankgrad, folder, trained):
     assert run.splitlines()[0].endswith(" x")
 
 
-@pytest.mark.filterwarnings("ignore:.*no item has")
+@pytest.mark.filterwarnings("ignore:.*are in no item")
 def test_predict_on_fewer_sparse_features(rankgrad, trained, tmp_path):
     (tmp_path / "sparse.txt").write_text("1 qid:1 1:2\n0 qid:1 3:1\n")
     assert len(rankgrad("predict", trained, tmp_path / "sparse.txt").stdout.split()) == 2

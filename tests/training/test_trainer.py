@@ -12,6 +12,7 @@ from rewritten import rewrite
 import rankgrad
 from rankgrad import losses
 from rankgrad.training import RunFolder, Settings, fit
+from rankgrad.training._absent_features import feature_presence
 from rankgrad.training.trainer import Trainer
 
 SMALL = {
@@ -256,10 +257,11 @@ def test_the_model_knows_its_features(train, tmp_path):
     fit(small(epochs=1), data, folder=tmp_path / "run")
     model = RunFolder.open(tmp_path / "run").best()
     assert (model.feature_names, model.zero_based) == (tuple("abcde"), True)
-    written_later = ("feature_names", "zero_based")
+    assert model.feature_presence == feature_presence(data)
+    written_later = ("feature_names", "zero_based", "feature_presence")
     rewrite(tmp_path / "run" / "best" / "model.json", drop=written_later)
     model = RunFolder.open(tmp_path / "run").best()
-    assert (model.feature_names, model.zero_based) == (None, None)
+    assert (model.feature_names, model.zero_based, model.feature_presence) == (None, None, None)
 
 
 def test_reading_the_best_model_changes_nothing(train, tmp_path):

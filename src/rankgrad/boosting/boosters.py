@@ -44,7 +44,6 @@ __all__ = [
     "contributor",
     "predictor",
     "seeded_loss",
-    "split_features",
     "unused_options",
 ]
 
@@ -310,23 +309,6 @@ def contributor(kind: Kind, saved: bytes, threads: int = 1) -> _Predictor:
         A function from features ``[N, F]`` to contributions ``[N, F + 1]``.
     """
     return _prediction_function(kind, saved, threads, contributions=True)
-
-
-def split_features(kind: Kind, saved: bytes) -> Any:
-    """The indices of the features that saved trees split by, ascending.
-
-    Args:
-        kind: the library.
-        saved: the trees, in the library's own format.
-
-    Returns:
-        The indices, an array.
-    """
-    package = library(kind)
-    if kind == "lightgbm":
-        return np.flatnonzero(package.Booster(model_str=saved.decode()).feature_importance())
-    counts = package.Booster(model_file=bytearray(saved)).get_score(importance_type="weight")
-    return np.array(sorted(int(name.removeprefix("f")) for name in counts), np.intp)
 
 
 def seeded_loss(spec: str, seed: int) -> Loss:

@@ -32,6 +32,7 @@ from rankgrad.data.batches import Batches
 from rankgrad.data.transforms import Pipeline, SplitColumns
 from rankgrad.models import EmbeddedScorer, Model, Scorer, models
 from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
+from rankgrad.training._absent_features import feature_presence
 from rankgrad.training._preparation import Preparation
 from rankgrad.training._settings import Settings
 
@@ -56,6 +57,7 @@ class _Manifest(TypedDict):
     feature_names: NotRequired[list[str] | None]
     zero_based: NotRequired[bool | None]
     categories: NotRequired[list[list[str] | None] | None]
+    feature_presence: NotRequired[list[float] | None]
 
 
 @dataclass(eq=False, repr=False)
@@ -70,6 +72,8 @@ class FittedRanker:
         feature_names: of the training data, in the order of its features, if it has names.
         zero_based: whether the training data was a sparse file that counts features from 0.
         categories: of the categorical features of the training data, if it has any.
+        feature_presence: for each feature, the share of training lists in which some item has a
+            value other than 0; None if it is not known.
 
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
@@ -86,6 +90,7 @@ class FittedRanker:
     feature_names: tuple[str, ...] | None = None
     zero_based: bool | None = None
     categories: Categories | None = None
+    feature_presence: list[float] | None = None
 
     @classmethod
     def new(
@@ -95,9 +100,8 @@ class FittedRanker:
         offsets: np.ndarray | None = None,
         network: nn.Module | None = None,
         *,
-        feature_names: tuple[str, ...] | None = None,
-        zero_based: bool | None = None,
         categories: Categories | None = None,
+        **description: Any,
     ) -> FittedRanker:
         """Fit the transforms on these features, and build a network that is not trained yet.
 
@@ -106,9 +110,8 @@ class FittedRanker:
             features: ``[N, F]``, raw.
             offsets: ``[B + 1]`` of the lists; without them all items are one list.
             network: the user's own; None for that of the settings.
-            feature_names: of the training data; :func:`describe` gives this and the next two.
-            zero_based: whether the training data was a sparse file that counts features from 0.
             categories: of the categorical features.
+            description: further attributes of the training data, by :func:`describe`.
 
         Returns:
             The ranker, to be trained.
@@ -123,9 +126,8 @@ class FittedRanker:
             transform,
             network,
             custom=custom,
-            feature_names=feature_names,
-            zero_based=zero_based,
             categories=categories,
+            **description,
         )
 
     @property
@@ -385,6 +387,7 @@ class FittedRanker:
             "feature_names": self.feature_names,
             "zero_based": self.zero_based,
             "categories": self.categories,
+            "feature_presence": self.feature_presence,
             "custom": type(self.network).__qualname__ if self.custom else None,
             "settings": self.settings.applicable(),
         }
@@ -448,11 +451,15 @@ class FittedRanker:
             feature_names=None if names is None else tuple(names),
             zero_based=manifest.get("zero_based"),
             categories=categories,
+            feature_presence=manifest.get("feature_presence"),
         )
         try:
             ranker.load_tensors(tensors)
         except ValueError as error:
             raise ValueError(f"{folder / WEIGHTS}: {error}") from None
+        presence = ranker.feature_presence
+        if presence is not None and len(presence) != ranker.n_features:
+            raise _files.damaged(folder / MANIFEST, "'feature_presence' has a wrong length")
         network.eval()
         return ranker
 
@@ -527,7 +534,9 @@ class FitResult:
 
 def describe(data: Dataset) -> dict[str, Any]:
     """The attributes of training data that a ranker keeps, as arguments of FittedRanker."""
-    return {name: getattr(data, name) for name in ("feature_names", "zero_based", "categories")}
+    attributes = ("feature_names", "zero_based", "categories")
+    described = {name: getattr(data, name) for name in attributes}
+    return {**described, "feature_presence": feature_presence(data)}
 
 
 def _build_transform(settings: Settings, categories: Categories | None) -> Pipeline | SplitColumns:

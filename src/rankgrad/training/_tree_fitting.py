@@ -151,6 +151,7 @@ class _TreeTrainer:
                 f"{model.name} takes categorical features as they are: leave out the transforms"
             )
         self.model = model
+        self.description = describe(job.train)
         self.loss = seeded_loss(job.settings.loss, job.settings.seed)
         if checkpoint.state is not None:
             for name, generator in self._generators().items():
@@ -236,7 +237,7 @@ class _TreeTrainer:
     def _ranker(self, saved: bytes) -> FittedRanker:
         """A ranker with these trees, in their library's own format."""
         scorer = TreeScorer(self.model, saved).eval()
-        return FittedRanker(self.job.settings, self.transform, scorer, **describe(self.job.train))
+        return FittedRanker(self.job.settings, self.transform, scorer, **self.description)
 
     def _seconds(self) -> float:
         return self.checkpoint.seconds + time.perf_counter() - self.began
