@@ -323,7 +323,15 @@ def test_labels_of_a_thousand_with_a_linear_gain(tmp_path, rankgrad, refused):
     rankgrad("train", data, "--model", "mlp(hidden=[4])", "-o", run, "-m", metric, *quick)
     assert "ndcg@5(gain=linear)" in rankgrad("evaluate", run, data).stdout
     line = refused("evaluate", run, data, "-m", "ndcg@5")
-    assert "ndcg@5: a label of" in line and line.endswith("ndcg@5(gain=linear)")
+    assert "ndcg@5: a label of" in line and line.endswith(" scale, or ndcg@5(gain=linear)")
+    small = tmp_path / "small.txt"
+    small.write_text("1 qid:1 1:1 2:1\n120 qid:1 1:2\n")
+    assert "gain=linear" not in rankgrad("evaluate", run, small).stdout
+    short = ["--split", "test", "--repeats", 1]
+    assert f"100 times {metric}" in rankgrad("explain", run, data, *short).stdout
+    assert refused("explain", run, data, *short, "-m", "dcg").endswith(" or dcg(gain=linear)")
+    rankgrad("distill", run, data, "-o", tmp_path / "student", *quick)
+    assert RunFolder.open(tmp_path / "student").settings.metric == metric
     command = ["compare", data, "--losses", "mse", *QUICK, "-o", tmp_path / "out"]
     done = rankgrad(*command, "--validation-metric", metric, "--format", "csv")
     assert "mse,0." in done.stdout and "ndcg@5(gain=linear)" in done.stdout

@@ -1,5 +1,6 @@
 """What is held out, and trainings in threads, which draw random numbers of their own."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,11 +30,44 @@ def test_a_metric_that_refuses_the_labels_is_named_before_training():
     settings = {"model": "mlp(hidden=[2])", "epochs": 1, "device": "cpu"}
     logged = Settings(metric="ndcg@10(gain=linear)", metrics=["ap", "ndcg@5"], **settings)
     for others in ({"vali": data}, {"vali": None, "others": {"more": data}}):
-        with pytest.raises(ValueError, match=r"^ndcg@5: a label of 1000 .* ndcg@5\(gain=linear\)$"):
+        with pytest.raises(
+            ValueError, match=r"^ndcg@5: a label .* scale, or ndcg@5\(gain=linear\)$"
+        ):
             fit(logged, data, on_epoch=epochs.append, **others)
     assert not epochs
     done = fit(Settings(metric="ndcg@10(gain=linear)", **settings), data, data)
     assert "ndcg@5(gain=linear)" in done.history[0]
+    with pytest.raises(ValueError, match=r"^ndcg@5: .* default metrics, .*: --metrics ap, or met"):
+        fit(Settings(metric="ap", **settings), data, data)
+    with pytest.raises(ValueError, match=r"^ndcg@10: .* scale, or ndcg@10\(gain=linear\)$"):
+        fit(Settings(metric="ndcg@10", **settings), data, data)
+
+
+@pytest.mark.parametrize("model", ["mlp(hidden=[2])", "lightgbm"])
+@pytest.mark.parametrize(
+    ("loss", "end"),
+    [
+        ("lambdaloss@10", r", or lambdaloss@10\(gain=linear\)"),
+        ("neural_ndcg@5(temperature=2.5)", r", or neural_ndcg@5\(temperature=2\.5, gain=linear\)"),
+        ("approx_err", ""),
+    ],
+)
+def test_a_loss_that_refuses_the_labels_is_named_before_training(loss, end, model):
+    data = Dataset(np.eye(4), [121, 0, 1, 1], [0, 2, 4], ["a", "b"])
+    settings = Settings(loss=loss, model=model, metric="ap", metrics=["ap"], epochs=1)
+    with pytest.raises(ValueError, match=rf"^{re.escape(loss)}: a label of 121 .* scale{end}$"):
+        fit(settings, data, data, on_epoch=pytest.fail)
+
+
+def test_losses_take_labels_that_their_gain_takes():
+    data = Dataset(np.eye(40), np.arange(40) % 2 * 121, [0, 20, 40], ["a", "b"])
+    gains = f"label_gain={list(range(122))}"
+    for options in (
+        {"loss": "lambdaloss@10(gain=linear)", "model": "mlp(hidden=[2])"},
+        {"loss": "lambdaloss@10", "model": f"lightgbm(min_data_in_leaf=1, {gains})"},
+    ):
+        done = fit(Settings(metric="ap", metrics=["ap"], epochs=1, **options), data, data)
+        assert len(done.history) == 1
 
 
 class Own(nn.Module):

@@ -29,6 +29,7 @@ _SETTINGS = (
 _DEFAULTS = {
     "loss": "listnet",
     "model": "mlp(hidden=[64, 32])",
+    "metric": "that of RUN",
     "transforms": "impute(fill=0, indicator=false), drop_constant, standardize, which every format "
     "takes; none for trees",
 }
@@ -71,9 +72,10 @@ def distill(
     from rankgrad.export._distillation import distill, student_settings
     from rankgrad.training._fitting import check_run
 
-    settings = student_settings(**{k: v for k, v in overrides.items() if v is not None})
-    check_run(settings, output, resume=False)
     teacher = load_ranker(run)
+    options = {name: value for name, value in overrides.items() if value is not None}
+    settings = student_settings(**{"metric": teacher.settings.metric} | options)
+    check_run(settings, output, resume=False)
     splits = _read_splits(data, vali, test, fold, teacher)
     try:
         result = distill(

@@ -55,7 +55,7 @@ def evaluate(
     Options:
         metric: A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; may be given several
             times. See `rankgrad metrics`. [default: ndcg@5, ndcg@10, ap, rr, with the gain of RUN's
-            metric; with QRELS nDCG@10, AP, RR, P@10, R@100]
+            metric where labels are too large for 2^y - 1; with QRELS nDCG@10, AP, RR, P@10, R@100]
         per_list: With --json, also the values of each list.
         save: Also keep the values of each list in the run folder for `rankgrad report`, under the
             name of the split (test, for a file); what is there by that name is replaced.
@@ -95,6 +95,8 @@ def evaluate(
     if save:
         check_run_folder(ranker, "values")
     check_stdin(ranker, data)
+    import torch
+
     from rankgrad.data import _layout, _scores
     from rankgrad.metrics import metrics as known_metrics
     from rankgrad.metrics.evaluate import default_metrics
@@ -104,7 +106,8 @@ def evaluate(
     if ranker.is_dir():
         dataset, model = open_ranker(ranker, data, split, fold, device)
         if not metric:
-            metrics = [known_metrics.get(spec) for spec in default_metrics(model.settings.metric)]
+            specs = default_metrics(model.settings.metric, torch.tensor(dataset.labels))
+            metrics = [known_metrics.get(spec) for spec in specs]
         scores = model.predict(dataset.features, dataset.offsets)
     else:
         dataset = load(data, split, fold, ids="auto")

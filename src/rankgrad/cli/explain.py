@@ -38,7 +38,7 @@ def explain(
     data: Data,
     split: str | None = None,
     fold: Fold = None,
-    metric: Annotated[str, typer.Option("--metric", "-m")] = "ndcg@10",
+    metric: Annotated[str | None, typer.Option("--metric", "-m")] = None,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
     permute: Literal["within", "across"] = "within",
     sample: Annotated[int, typer.Option(min=1)] = 1000,
@@ -65,7 +65,7 @@ def explain(
 
     Options:
         query: Explain pairs of items of this query instead, by its id.
-        metric: The metric whose fall is measured.
+        metric: The metric whose fall is measured. [default: that of RUN]
         repeats: Permutations of each feature.
         permute: Permute a feature among the items of each list, or across lists. Within is right
             for rankings: across, items get values that their query never has.

@@ -267,7 +267,7 @@ def pairs(ranks: int) -> list[tuple[int, int]]:
 def explain(
     ranker: FittedRanker,
     data: Dataset,
-    metric: str | Metric = "ndcg@10",
+    metric: str | Metric | None = None,
     *,
     repeats: int = 5,
     permute: Permute = "within",
@@ -282,7 +282,7 @@ def explain(
     Args:
         ranker: the trained ranker.
         data: test data with labels.
-        metric: the spec of a metric, or a metric.
+        metric: the spec of a metric, or a metric; None for that of the ranker's settings.
         repeats: as of :func:`~rankgrad.explanations.permutation_importance`.
         permute: as of :func:`~rankgrad.explanations.permutation_importance`.
         sample: compute the importance on at most this many lists, drawn at random; None for all.

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rankgrad._validation import check_choice, check_whole
 from rankgrad.data import Dataset
 from rankgrad.data._dataset import names_of_features
 from rankgrad.metrics import Metric, metrics
+from rankgrad.metrics.evaluate import check_labels
 from rankgrad.significance import Interval, bootstrap_interval
 from rankgrad.training import FittedRanker
 
@@ -98,7 +100,7 @@ class Importance:
 def permutation_importance(
     ranker: FittedRanker,
     data: Dataset,
-    metric: str | Metric = "ndcg@10",
+    metric: str | Metric | None = None,
     *,
     repeats: int = 5,
     permute: Permute = "within",
@@ -122,7 +124,7 @@ def permutation_importance(
     Args:
         ranker: the trained ranker.
         data: test data with labels.
-        metric: the spec of a metric, or a metric.
+        metric: the spec of a metric, or a metric; None for that of the ranker's settings.
         repeats: the number of permutations, over which drops are averaged; all features of the
             same scope have the same permutations.
         permute: ``"within"`` lists or ``"across"`` them.
@@ -146,7 +148,8 @@ def permutation_importance(
     check_choice("permute", permute, PERMUTE)
     check_whole("repeats", repeats)
     check_whole("seed", seed, least=0, most=math.inf)
-    metric = metrics.get(metric)
+    metric = metrics.get(ranker.settings.metric if metric is None else metric)
+    check_labels([metric], torch.tensor(data.labels))
     lists = np.repeat(np.arange(len(data)), data.lengths)  # of each item
     features = np.array(data.features, np.float32)
     before = _values(ranker, metric, data, features)

@@ -40,6 +40,7 @@ from rankgrad.kernels._backends import (
 from rankgrad.kernels.arguments import ExactMetric, FlatLists, KernelCall, MetricOptions
 
 __all__ = [
+    "LINEAR_GAIN",
     "LOSSES",
     "METRICS",
     "MODES",
@@ -539,6 +540,10 @@ def too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
     return large
 
 
+#: The second remedy for large labels; where the metric or loss is known, its spec is better.
+LINEAR_GAIN = ", or gain=linear where that is an option"
+
+
 def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
     """Raise an error if a label is above ``most``, so too large for ``2^y``."""
     real = labels.detach() if mask is None else labels.detach().where(mask, 0)
@@ -546,7 +551,7 @@ def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
     if highest > most:
         raise ValueError(
             f"a label of {highest:g} is too large for the gain 2^y - 1, which ends at {most:g} in "
-            f"{labels.dtype}: use labels on a small scale, or gain=linear where the metric has it"
+            f"{labels.dtype}: use labels on a small scale{LINEAR_GAIN}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor
 
 from rankgrad._shapes import Float, ListMask, ListValues
 from rankgrad._validation import DEFAULT_METRICS
-from rankgrad.inputs import as_lists
+from rankgrad.inputs import as_lists, largest_exponent
+from rankgrad.kernels.ops import LINEAR_GAIN
 from rankgrad.metrics._base import Metric, list_values
 from rankgrad.metrics._base import metrics as known_metrics
-from rankgrad.metrics.linear import LinearGradedMetric
+from rankgrad.specs import Registry
 
 __all__ = ["Evaluation", "check_labels", "default_metrics", "evaluate"]
 
@@ -155,13 +156,14 @@ def evaluate(
     return Evaluation(chosen, per_list, mean, len(lists.flat.offsets) - 1, without_relevant)
 
 
-def default_metrics(metric: str | Metric) -> tuple[str, ...]:
+def default_metrics(metric: str | Metric, labels: Tensor | None = None) -> tuple[str, ...]:
     """The metrics of an evaluation for which the user names only one, with the gain of that one.
 
     So labels that are too large for ``2^y - 1`` need one ``gain=linear``.
 
     Args:
         metric: the one that the user names, or its spec.
+        labels: of the items, if the gain is to be ``2^y - 1`` unless they are too large for it.
 
     Returns:
         The specs of ``DEFAULT_METRICS``, with this gain where they have one.
@@ -169,19 +171,28 @@ def default_metrics(metric: str | Metric) -> tuple[str, ...]:
     >>> from rankgrad.metrics.evaluate import default_metrics
     >>> default_metrics("ndcg@10(gain=linear)")
     ('ndcg@5(gain=linear)', 'ndcg@10(gain=linear)', 'ap', 'rr')
+    >>> default_metrics("ndcg@10(gain=linear)", torch.tensor([4.0]))
+    ('ndcg@5', 'ndcg@10', 'ap', 'rr')
     """
-    if getattr(known_metrics.get(metric), "gain", None) != "linear":
+    is_small = labels is not None and not (labels > largest_exponent(labels.dtype)).any()
+    if is_small or getattr(known_metrics.get(metric), "gain", None) != "linear":
         return DEFAULT_METRICS
-    return tuple(_linear(known_metrics.get(spec)) or spec for spec in DEFAULT_METRICS)
+    return tuple(_linear(spec, known_metrics) or spec for spec in DEFAULT_METRICS)
 
 
-def check_labels(metrics: Iterable[Metric], labels: Tensor, mask: Tensor | None = None) -> None:
-    """Raise if a label is too large for the gain of a metric; the error names the metric.
+def check_labels(
+    owners: Iterable[Any],
+    labels: Tensor,
+    mask: Tensor | None = None,
+    registry: Registry[Any] = known_metrics,
+) -> None:
+    """Raise if a label is too large for the gain of a metric or loss; the error names it.
 
     Args:
-        metrics: of an evaluation.
+        owners: metrics of an evaluation, or losses.
         labels: of the items.
         mask: True on items, of the same shape; None if there is no padding.
+        registry: that of metrics or of losses.
 
     Raises:
         ValueError: a label is too large.
@@ -189,19 +200,24 @@ def check_labels(metrics: Iterable[Metric], labels: Tensor, mask: Tensor | None 
     >>> from rankgrad.metrics.evaluate import check_labels
     >>> check_labels([known_metrics.get("ndcg@5")], torch.tensor([1000.0]))
     Traceback (most recent call last):
-    ValueError: ndcg@5: a label of 1000 is too large for the gain 2^y - 1, ... ndcg@5(gain=linear)
+    ValueError: ndcg@5: a label of 1000 is too large ... on a small scale, or ndcg@5(gain=linear)
     """
-    for metric in metrics:
+    for owner in owners:
         try:
-            metric.check_labels(labels, mask)
+            owner.check_labels(labels, mask)
         except ValueError as error:
-            linear = _linear(metric)
-            raise ValueError(f"{metric}: {error}{f': {linear}' if linear else ''}") from None
+            linear = _linear(str(owner), registry)
+            remedy = "" if linear is None else f", or {linear}"
+            message = str(error).removesuffix(LINEAR_GAIN)
+            raise ValueError(f"{owner}: {message}{remedy}") from None
 
 
-def _linear(metric: Metric) -> str | None:
-    """The spec of the metric with a linear gain; None for a metric without the option."""
-    return str(replace(metric, gain="linear")) if isinstance(metric, LinearGradedMetric) else None
+def _linear(spec: str, registry: Registry[Any]) -> str | None:
+    """The spec with a linear gain; None for a metric or loss without the option."""
+    try:
+        return str(registry.get(spec, gain="linear"))
+    except ValueError:
+        return None
 
 
 def _sums(

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,10 +26,11 @@ from torch.overrides import TorchFunctionMode
 
 from rankgrad._threads import for_work
 from rankgrad.data._dataset import Dataset
-from rankgrad.losses import Loss
+from rankgrad.losses import Loss, losses
 from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import metrics
-from rankgrad.metrics.evaluate import check_labels
+from rankgrad.metrics.evaluate import check_labels, default_metrics
+from rankgrad.models import models
 from rankgrad.models._dropout import draw_from
 from rankgrad.training import _processes
 from rankgrad.training._fitted import FitResult, FittedRanker
@@ -103,8 +104,7 @@ def fit(
         settings = settings.model_copy(update={"holdout": 0.0})  # so nothing is held out
     elif settings.holdout > 0:
         train, vali = hold_out(train, settings.holdout, settings.seed)
-    for data in [*([] if vali is None else [vali]), *(others or {}).values()]:
-        check_labels(map(metrics.get, settings.logged), torch.tensor(data.labels))
+    _check_labels(settings, train, [*([] if vali is None else [vali]), *(others or {}).values()])
     if resume and folder is None:
         raise ValueError("resume needs the folder of the run to go on with")
     path = None if folder is None else Path(folder)
@@ -179,6 +179,24 @@ def check_data(
         _check_same_features(train, name, data)
     for name, data in datasets:
         _check_not_infinite(name, data)
+
+
+def _check_labels(settings: Settings, train: Dataset, evaluated: Iterable[Dataset]) -> None:
+    """Raise if labels are too large for the loss, or for the metrics that are logged."""
+    if getattr(models.get(settings.model), "label_gain", None) is None:
+        check_labels([losses.get(settings.loss)], torch.tensor(train.labels), registry=losses)
+    for data in evaluated:
+        labels = torch.tensor(data.labels)
+        check_labels([metrics.get(settings.metric)], labels)
+        try:
+            check_labels(map(metrics.get, settings.metrics), labels)
+        except ValueError as error:
+            if settings.metrics != default_metrics(settings.metric):
+                raise
+            raise ValueError(
+                f"{error}. It is one of the default metrics, which further metrics that you name "
+                f"replace: --metrics {settings.metric}, or metrics=[...] in Python"
+            ) from None
 
 
 def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
