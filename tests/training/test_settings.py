@@ -39,6 +39,8 @@ def test_metrics_that_are_not_set_have_the_gain_of_the_metric():
     assert Settings(metric="ndcg(gain=linear)", metrics=["ndcg"]).metrics == ("ndcg",)
     assert Ranker(metric="ndcg(gain=linear)")._settings().metrics == linear.metrics
     assert Ranker(metric="ndcg(gain=linear)", metrics=["rr"])._settings().metrics == ("rr",)
+    with pytest.raises(ValueError, match="valid dictionary or instance of Settings"):
+        Settings.model_validate([1])
 
 
 def test_presets_are_spelled_out():

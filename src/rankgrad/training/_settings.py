@@ -409,9 +409,11 @@ class Settings(TomlSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _follow_gain(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _follow_gain(cls, values: Any) -> Any:
         """Give metrics that are not set the gain of the metric."""
-        if "metrics" in values or not isinstance(values.get("metric"), str):
+        if not isinstance(values, dict) or "metrics" in values:
+            return values
+        if not isinstance(values.get("metric"), str):
             return values
         from rankgrad.metrics.evaluate import default_metrics
 
