@@ -120,7 +120,10 @@ def planned(monkeypatch):
     def make(*arguments):
         result = CliRunner().invoke(app, ["compare", *map(str, arguments), "-o", "no-folder"])
         assert "no runs are made" in result.stderr
-        return plans.pop()
+        plan = plans.pop()
+        # What the data chose is said once, on stderr or under the table.
+        assert not any(entry.note for entry in plan.entries) or "note:" not in result.stderr
+        return plan
 
     monkeypatch.setattr("rankgrad.experiments.compare.run", run)
     return make
@@ -130,8 +133,11 @@ def test_the_default_stands_beside_other_models(folder, planned, monkeypatch):
     few = planned(folder, "--models", "default, small")
     assert [entry.name for entry in few.entries] == ["softmax × default", "softmax × small"]
     assert few.notes()[2] == (
-        "default: model small; the rules for 50,000 training items or more do not apply"
+        f"default: model {Settings().model}; the rules for 50,000 training items or more do not "
+        "apply"
     )
+    monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 40_000)
+    assert "rules for 40,000" in planned(folder, "--models", "default, small").notes()[2]
     monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 20)
     alone, named = planned(folder), planned(folder, "--models", "default")
     assert alone.metadata() == named.metadata()
@@ -198,6 +204,10 @@ def test_a_missing_run_is_in_the_table_and_the_exit_code(folder, tmp_path):
     ("options", "words"),
     [
         (["--losses", "msee"], "unknown loss 'msee'"),
+        (["--losses", ""], "--losses: cannot read the spec ''"),
+        (["--models", ""], "--models: cannot read the spec ''"),
+        (["--trees", "mse,"], "--trees: cannot read the spec 'mse,'"),
+        (["--models", "Defalt"], "'Defalt'. Did you mean 'default'? There are: default, comp"),
         (["--losses", "mse ranknet"], "expected the end at character 5"),
         (["--losses", "mse", "--folds", "1"], "has no fold 1. There are: none"),
         (["--losses", "mse", "--seeds", "x"], "--seeds takes whole numbers"),

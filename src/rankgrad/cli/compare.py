@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,9 @@ from rankgrad.cli._errors import interrupted_run
 from rankgrad.cli._printing import TableFormat, console, show_json, show_notes, show_results
 from rankgrad.specs import split
 
-#: The name of the model that the data choose, in --models.
-_DEFAULT = "default"
-_FEW_ITEMS = "model small; the rules for 50,000 training items or more do not apply"
-
 if TYPE_CHECKING:
-    from rankgrad.experiments.compare import Comparison, Plan, Progress
+    from rankgrad.experiments.compare import Comparison, Networks, Plan, Progress
     from rankgrad.significance import Test
-    from rankgrad.training import Settings
 
 
 @options.settings_options(  # without settings of a single run, and those with an option below
@@ -155,30 +150,26 @@ def compare(
     setting_options["metric"] = validation_metric
     shared = options.resolve_settings(setting_options, settings)
     metrics = tuple(metric or default_metrics(shared.metric))
-    shared = options.resolve_settings(setting_options | {"metrics": metrics}, settings)
-    has_trees = lightgbm or xgboost or trees is not None
-    model_specs = _model_specs(models, settings, has_trees and losses is None)
-    entries = _network_entries(losses, model_specs, shared, shared, "")
+    shared = type(shared)(**shared.model_dump() | {"metrics": metrics})
     tree_entries = _tree_entries(trees, lightgbm, xgboost)
+    networks = _networks(losses, models, settings, only_trees=bool(tree_entries) and losses is None)
     plan = experiment.Plan(
         data,
-        (*entries, *tree_entries),
+        (*networks.entries(shared), *tree_entries),
         folds=_parse_folds(data, folds),
         seeds=_parse_seeds(seeds),
         metrics=metrics,
         settings=shared,
         tune=tune,
     )
-    from_data = _DEFAULT in model_specs
-    # Without --losses, the data choose the name of the default's entry, too.
-    has_names = losses is not None or not from_data
-    experiment.check(plan, output, workers=workers, baseline=baseline if has_names else None)
-    if from_data:
+    known_baseline = baseline if networks.have_names else None
+    experiment.check(plan, output, workers=workers, baseline=known_baseline)
+    if networks.need_data:
         chosen, notes = experiment.default_settings(data, shared, explicit)
-        show_notes(notes)
-        note = f"default: {'; '.join(notes) or _FEW_ITEMS}" if models is not None else ""
-        entries = _network_entries(losses, model_specs, shared, chosen, note)
-        plan = replace(plan, entries=(*entries, *tree_entries))
+        entries = (*networks.entries(shared, chosen, notes), *tree_entries)
+        plan = replace(plan, entries=entries)
+        if not any(entry.note for entry in entries):  # which a line under the table says
+            show_notes(notes)
     try:
         with _progress(plan) as show:
             comparison = experiment.run(
@@ -201,53 +192,28 @@ def _finish(comparison: Comparison, intervals: bool, format: TableFormat, json: 
         raise typer.Exit(1)
 
 
-def _model_specs(models: str | None, settings: Path | None, only_trees: bool) -> list[str | None]:
-    """The models of the networks that are compared; None for that of the file of settings.
+def _networks(
+    losses: str | None, models: str | None, settings: Path | None, only_trees: bool
+) -> Networks:
+    """The losses and models of networks.
 
     Args:
+        losses: the value of --losses.
         models: the value of --models.
         settings: the file of settings, if there is one.
         only_trees: whether no network is compared unless there are models.
     """
-    if models is None:
-        return [] if only_trees else [_DEFAULT if settings is None else None]
-    specs = split(models)
-    if _DEFAULT in specs and settings is not None:
+    from rankgrad.experiments.compare import DEFAULT, Networks
+
+    loss_specs, specs = _split("--losses", losses), _split("--models", models)
+    if specs is None:
+        return Networks(loss_specs, [] if only_trees else [DEFAULT if settings is None else None])
+    if DEFAULT in specs and settings is not None:
         raise ValueError(
-            f"with --settings nothing is chosen by the data, so there is no model {_DEFAULT}: name "
+            f"with --settings nothing is chosen by the data, so there is no model {DEFAULT}: name "
             "the model, or give options in place of the file"
         )
-    return list(specs)
-
-
-def _network_entries(
-    losses: str | None,
-    models: Sequence[str | None],
-    shared: Settings,
-    chosen: Settings,
-    note: str,
-) -> list[Any]:
-    """An entry for every loss with every model.
-
-    Args:
-        losses: the value of --losses; None for the loss of the settings.
-        models: the specs of models, ``default`` or None.
-        shared: the settings of all runs.
-        chosen: those of the model ``default``.
-        note: about the model ``default``.
-    """
-    from rankgrad.experiments.compare import NetworkEntry
-
-    entries = []
-    for model in models:
-        settings = chosen if model == _DEFAULT else shared
-        options = {"model": settings.model if model in (None, _DEFAULT) else model}
-        options |= settings.overrides(shared)
-        for loss in split(losses) if losses is not None else [settings.loss]:
-            name = f"{loss} × {model}" if len(models) > 1 else loss
-            about = note if model == _DEFAULT else ""
-            entries.append(NetworkEntry(name, {**options, "loss": loss}, about))
-    return entries
+    return Networks(loss_specs, specs)
 
 
 def _tree_entries(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
@@ -261,9 +227,17 @@ def _tree_entries(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any
     if xgboost:
         entries.append(TreeEntry("XGBoost", "xgboost"))
     kinds = [entry.kind for entry in entries] or ["lightgbm"]
-    for loss in split(losses) if losses is not None else []:
+    for loss in _split("--trees", losses) or []:
         entries += [TreeEntry(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
     return list(entries)
+
+
+def _split(option: str, text: str | None) -> list[str] | None:
+    """The specs in the value of an option; None without one."""
+    try:
+        return None if text is None else split(text)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
 
 
 def _parse_folds(data: Path, text: str) -> tuple[int | None, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback, Splits, Task
 from rankgrad.experiments.tuning import Grid, finish, search, train_and_validate
@@ -33,6 +33,12 @@ class GridSearchEntry:
 
     name: str
     options: tuple[Mapping[str, Any], ...]
+    note: ClassVar[str] = ""
+
+    def check(self, shared: Settings) -> None:
+        """Raise if an option has settings that its model does not take."""
+        for option in self.options:
+            self._entry(option).check(shared)
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
         """The settings of every option."""

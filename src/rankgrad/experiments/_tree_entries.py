@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -101,6 +101,7 @@ class TreeEntry:
     rounds: int = 1000
     patience: int = 50
     loss: str | None = None
+    note: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, boosters.KINDS)
@@ -130,6 +131,9 @@ class TreeEntry:
         if unused:
             names = ", ".join(map(quote, unused))
             raise ValueError(f"{self.kind} does not use these options: {names}")
+
+    def check(self, shared: Settings) -> None:
+        """Do nothing: its options were checked when it was made, and it takes no other settings."""
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
         """The settings of its runs, as JSON values."""

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from rankgrad import _files, _locks, _schemas
 from rankgrad.data import load as load_data
 from rankgrad.experiments import _data_checksums, _jobs
+from rankgrad.experiments._network_entries import DEFAULT, Networks
 from rankgrad.experiments._runner import OnChange, Progress, Row, Runner
 from rankgrad.experiments._tree_entries import TreeEntry
 from rankgrad.experiments._workers import LOCK, WORKERS, default_count, exclusive
@@ -34,9 +35,11 @@ from rankgrad.training import Settings, _processes
 from rankgrad.training._settings import for_data
 
 __all__ = [
+    "DEFAULT",
     "Comparison",
     "Entry",
     "NetworkEntry",
+    "Networks",
     "Plan",
     "Progress",
     "Row",
@@ -110,8 +113,7 @@ def check(
     if baseline is not None:
         plan.entry(baseline)
     for entry in plan.entries:
-        if isinstance(entry, NetworkEntry):
-            entry.check(plan.settings)
+        entry.check(plan.settings)
     check_splits(plan.data, plan.folds)
     _check_folder(Path(folder))
     _saved_plan(Path(folder))

@@ -21,7 +21,7 @@ from rankgrad.data._dataset import Dataset
 from rankgrad.metrics import metrics
 from rankgrad.results._groups import entry_named
 from rankgrad.training import Settings
-from rankgrad.training._tree_fitting import check_settings
+from rankgrad.training._tree_fitting import check_tree_settings
 
 __all__ = [
     "RUNS",
@@ -60,6 +60,13 @@ class Entry(Protocol):
     @property
     def name(self) -> str:
         """The name in tables."""
+
+    @property
+    def note(self) -> str:
+        """A line under tables, such as how its settings were chosen; entries may share one."""
+
+    def check(self, shared: Settings) -> None:
+        """Raise if its model does not take its settings, such as a batch size for trees."""
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
         """The settings of its runs, without fold, seed and tuned values, as JSON values."""
@@ -118,7 +125,7 @@ class NetworkEntry:
     def check(self, shared: Settings) -> None:
         """Raise if its model does not take its settings, such as a batch size for trees."""
         try:
-            check_settings(self.training(shared))
+            check_tree_settings(self.training(shared))
         except ValueError as error:
             raise ValueError(f"ranker {self.name!r}: {error}") from None
 
@@ -261,7 +268,7 @@ class Plan:
             "a cutoff beyond a list's end is its end, but precision@k divides by k",
             f"test lists are ranked in full, never cut{cut}",
         ]
-        notes = dict.fromkeys(getattr(entry, "note", "") for entry in self.entries)
+        notes = dict.fromkeys(entry.note for entry in self.entries)
         lines += [note for note in notes if note]
         if self.tune is not None:
             lines.append(

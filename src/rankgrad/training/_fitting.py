@@ -35,7 +35,7 @@ from rankgrad.models._dropout import draw_from
 from rankgrad.training import _processes
 from rankgrad.training._fitted import FitResult, FittedRanker
 from rankgrad.training._settings import Settings
-from rankgrad.training._tree_fitting import check_settings, fit_trees, is_tree, without_device
+from rankgrad.training._tree_fitting import check_tree_settings, fit_trees, is_tree, without_device
 from rankgrad.training.run import Job, OnEpoch, RunFolder
 from rankgrad.training.trainer import Trainer
 
@@ -243,7 +243,7 @@ def _check_not_infinite(name: str, data: Dataset) -> None:
 
 def check_run(settings: Settings, folder: Path, resume: bool) -> None:
     """Raise if a run cannot start or be resumed, before its data are read."""
-    check_settings(settings)
+    check_tree_settings(settings)
     _processes.check_devices(settings)
     if _processes.launched():
         return  # one of the other processes may already have made the folder

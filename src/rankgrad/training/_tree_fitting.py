@@ -79,7 +79,7 @@ def fit_trees(job: Job) -> FitResult:
     tree is grown. A resumed run continues from them; :func:`rankgrad.boosting.boosters.boost` says
     when it grows the same trees as a run without a break.
     """
-    check_settings(job.settings)
+    check_tree_settings(job.settings)
     job = replace(job, settings=without_device(job.settings))
     with ExitStack() as lock:
         run = _open_folder(job, lock)
@@ -243,7 +243,7 @@ class _TreeTrainer:
         return self.checkpoint.seconds + time.perf_counter() - self.began
 
 
-def check_settings(settings: Settings) -> None:
+def check_tree_settings(settings: Settings) -> None:
     """Raise if the model is trees and settings of networks have other values than their defaults.
 
     Args:
