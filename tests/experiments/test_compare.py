@@ -507,6 +507,13 @@ def test_how_much_was_searched_is_under_the_table(plan):
     assert any("7 trials for each ranker and fold" in line for line in tuned)
 
 
+def test_every_kind_of_entry_is_checked_against_its_model(plan, tmp_path):
+    trees = {"model": "lightgbm", "batch_size": 8}
+    for entry in (GridSearchEntry("Grid", ({}, trees)), NetworkEntry("Grid", trees)):
+        with pytest.raises(ValueError, match="ranker 'Grid': lightgbm is trained without an opt"):
+            compare.check(plan(entries=(compare.TreeEntry("X"), entry)), tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -310,6 +310,10 @@ def test_large_labels_have_the_linear_gain_of_the_metric(kind, scale):
     scores = grown(kind, scale * grades, linear)
     assert np.array_equal(scores, grown(kind, labels, **options))
     assert len(np.unique(scores)) > 1
+    large = replace(TRAIN, labels=scale * grades)
+    boosted = boost(large, large, BoostingConfig(kind, metric=linear, rounds=3))
+    found = evaluate(scores, large.labels, offsets=large.offsets, metrics=[linear])
+    assert boosted.curve[-1] == pytest.approx(found.mean[linear], abs=1e-6)
     few = np.float32([0, 1, 15, 29, 30])[TRAIN.labels.astype(int)]  # 2^y - 1 takes these
     assert np.array_equal(grown(kind, few, linear), grown(kind, few))
 
