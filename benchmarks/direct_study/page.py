@@ -81,7 +81,6 @@ def write(
         two_temperatures=study.two_temperatures(),
         bias=study.bias(),
         few_lists=study.few_lists(),
-        budgets=study.budgets(),
         long_lists=study.table(plan.LONG, "cosine", _specs(plan.long_lists())),
         second_world=study.table(POINTWISE, "cosine", _specs(plan.second_world())),
         worlds=study.worlds(),
@@ -114,10 +113,7 @@ def _specs(tasks: Iterable[Task]) -> list[str]:
 def _settings() -> dict[str, Task]:
     """LambdaLoss on all data of the study with this network, by the words of the figure."""
     own = Task(MEDIUM, (LAMBDA,))
-    found = {
-        f"{count:,} lists": replace(own, budget=count, recipe="long" if count <= 1000 else "cosine")
-        for count in plan.BUDGETS
-    }
+    found = {"300 lists": replace(own, data=WEB30K, recipe="long", budget=300)}
     found[f"{MEDIUM.lists[0]:,} lists"] = own
     found[f"{WEB30K.lists[0]:,} lists"] = replace(own, data=WEB30K, recipe="short")
     changed = {
@@ -299,28 +295,6 @@ class StudyResults:
         tasks = [task for task in plan.budgets() if task.data == WEB30K]
         rows = {name(task.losses[0]): self.runs(task) for task in tasks}
         return self.compare(rows, name(LAMBDA))
-
-    def budgets(self) -> str:
-        """A table of losses by the number of training lists, at medium size."""
-        tasks = [task for task in plan.budgets() if task.data == MEDIUM]
-        tasks += [Task(MEDIUM, (spec,)) for spec in plan.BUDGET_LOSSES]
-        counts = [*plan.BUDGETS, 0]
-        heads = [f"{count or MEDIUM.lists[0]:,} lists" for count in counts]
-        columns = []
-        for count in counts:
-            runs = {task.losses[0]: self.runs(task) for task in tasks if task.budget == count}
-            versus = _versus({spec: own for spec, own in runs.items() if own}, LAMBDA)
-            cells = {}
-            for spec in plan.BUDGET_LOSSES:
-                difference, _, p = versus.get(spec, ("", "", ""))
-                shown = f"**{difference}**" if p.startswith("*") else difference
-                test = _mean(runs[spec], "test") if runs[spec] else "not run"
-                cells[spec] = f"{test} ({shown})" if shown else test
-            columns.append(cells)
-        lines = [_row(["", *heads]), "|:--" + "|--:" * len(heads) + "|"]
-        for spec in plan.BUDGET_LOSSES:
-            lines.append(_row([name(spec), *(cells[spec] for cells in columns)]))
-        return "\n".join(lines)
 
     def worlds(self) -> str:
         """A table for each change of labels or lists that has runs of more than one loss."""

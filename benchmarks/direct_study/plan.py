@@ -75,8 +75,6 @@ WIDER = {
 
 #: Lists of at least 200 items, as many as there are among these.
 LONG = Data((12000, 8000, 8000), least=200)
-BUDGETS = (300, 1000, 3000)
-BUDGET_LOSSES = (LAMBDA, SOFTMAX, "approx_ndcg", "level_likelihood")
 
 
 def _exact_forward(alpha: float) -> str:
@@ -238,15 +236,15 @@ def levels_with_ties(size: str) -> list[Task]:
 
 
 def budgets() -> Iterable[Task]:
-    """Numbers of training lists: 300 at WEB30K's size, then up to 3,000 at medium size."""
+    """Numbers of training lists: 300 at WEB30K's size, then 300 to 3,000 at medium size."""
     specs = (LAMBDA, BOUND, SOFTMAX, "approx_ndcg")
     few = [Task(WEB30K, (spec,), recipe="long", budget=300) for spec in specs]
-    more = [
-        Task(MEDIUM, (spec,), recipe="long" if budget <= 1000 else "cosine", budget=budget)
-        for spec in BUDGET_LOSSES
-        for budget in BUDGETS
+    recipes = {300: "long", 1000: "long", 3000: "cosine"}
+    return few + [
+        Task(MEDIUM, (spec,), recipe=recipe, budget=budget)
+        for budget, recipe in recipes.items()
+        for spec in specs
     ]
-    return few + more
 
 
 def long_lists() -> Iterable[Task]:
