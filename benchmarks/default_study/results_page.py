@@ -308,7 +308,7 @@ class Found:
         Of LightGBM's points that were measured so, each of its forms has the one that loses least.
         """
         heads = ["data", "LightGBM, features", "LightGBM, the list's columns too", "the default"]
-        lines = [_row([*heads, "way from the better"]), "|:--" + "|--:" * 4 + "|"]
+        lines = [_row([*heads, "way from the better that was measured"]), "|:--" + "|--:" * 4 + "|"]
         for data in self._goal_data():
             own = self.results.get(choices.penalized(data).key)
             forms = [self._least_lost(data, in_list) for in_list in (False, True)]
@@ -803,6 +803,8 @@ class Found:
         differences, tests = {}, {}
         for name in runs.keys() - {default}:
             seeds = sorted(runs[name].keys() & runs[default].keys())
+            if not seeds:
+                continue
             pair = [
                 _per_query([each[s] for s in seeds], "expected_per_query")
                 for each in (runs[name], runs[default])

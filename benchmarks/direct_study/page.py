@@ -385,13 +385,21 @@ class StudyResults:
         return draw(panels, "Deviation of scores and share of the gradient on deep mistakes")
 
     def numbers(self) -> dict[str, str]:
-        """The numbers in the text about temperature, by their names in the template."""
+        """The numbers in the text, by their names in the template."""
         values = {}
         for key, alpha in (("1", 1.0), ("03", 0.3), ("01", 0.1)):
             spec = "approx_ndcg" if alpha == 1 else f"approx_ndcg(alpha={alpha})"
             spread = self.runs(Task(MEDIUM, (spec,)))[0]["diagnosis"][-1]["spread"]
             values[f"spread_{key}"] = f"{spread:.0f}"
             values[f"scaled_{key}"] = f"{alpha * spread:.0f}"
+        for key, spec in (("approx_test", "approx_ndcg@10"), ("smoothi_test", "smoothi_ndcg@10")):
+            values[key] = _mean(self.runs(Task(MEDIUM, (spec,))), "test")
+        few = [
+            self.runs(Task(MEDIUM, (spec,), recipe="long", budget=300))
+            for spec in (SOFTMAX, LAMBDA)
+        ]
+        values["few_softmax"], values["few_lambda"] = (_mean(runs, "test") for runs in few)
+        values["few_p"] = _p(paired_t_test(*map(per_query, few)))
         return values
 
     def coverage(self) -> str:
