@@ -7,6 +7,7 @@
     python benchmarks/default_study rules -o FILE.jsonl --size small  the default as users get it
     python benchmarks/default_study together -o FILE.jsonl            trees and a network in one
     python benchmarks/default_study every-feature -o FILE.json        a world where all count
+    python benchmarks/default_study shapes -o FILE.jsonl              other lists, other metrics
     python benchmarks/default_study steps                             a step of training, on a CPU
     python benchmarks/default_study show RESULTS                      a table, on a terminal
     python benchmarks/default_study pack RESULTS --trees FILE.jsonl   into benchmarks/results
@@ -88,6 +89,11 @@ def main() -> None:
         import every_feature
 
         every_feature.run(args.output, args.threads)
+    elif args.command == "shapes":
+        import shapes
+
+        planned = shapes.tasks(args.cases or shapes.CASES, args.queries, args.seeds)
+        shapes.run(args.output, planned, args.threads, args.seconds)
     elif args.command == "steps":
         import step_time
 
@@ -129,10 +135,11 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--world", default="listwise")
             command.add_argument("--in-list", action="store_true")
             command.add_argument("--library", choices=("lightgbm", "xgboost"), default="lightgbm")
-            command.add_argument(
+            which = command.add_mutually_exclusive_group()
+            which.add_argument(
                 "--best", type=int, help="only so many points, those best on a part of medium"
             )
-            command.add_argument(
+            which.add_argument(
                 "--again", action="store_true", help="measure what earlier results lack"
             )
             command.add_argument("--threads", type=int, default=8)
@@ -150,6 +157,13 @@ def _parser() -> argparse.ArgumentParser:
     third = commands.add_parser("every-feature", help="a world in which every feature counts")
     third.add_argument("-o", "--output", type=Path, required=True)
     third.add_argument("--threads", type=int, default=2)
+    other = commands.add_parser("shapes", help="other lengths of lists, labels and metrics")
+    other.add_argument("-o", "--output", type=Path, required=True)
+    other.add_argument("--cases", nargs="+", help="of shapes.py, such as binary; else all")
+    other.add_argument("--queries", type=int, default=0, help="their seed")
+    other.add_argument("--seeds", type=int, nargs="+", default=[0], help="of training")
+    other.add_argument("--threads", type=int, default=2)
+    other.add_argument("--seconds", type=float, default=7200.0)
     commands.add_parser("steps", help="time of a training step of the defaults, on a CPU")
     pack = commands.add_parser("pack", help="put results into benchmarks/results")
     pack.add_argument("results", type=Path, nargs="+")

@@ -116,7 +116,9 @@ def check(
         entry.check(plan.settings)
     check_splits(plan.data, plan.folds)
     _check_folder(Path(folder))
-    _saved_plan(Path(folder))
+    saved = _saved_plan(Path(folder))
+    if saved is not None:
+        _check_saved({}, plan.tune, saved, Path(folder))  # entries may change with the data
     _locks.check(Path(folder) / LOCK, "comparing")
 
 
@@ -263,7 +265,7 @@ def _check_and_save_plan(plan: Plan, folder: Path) -> None:
     saved_checksums: _data_checksums.Checksums = {}
     saved = _saved_plan(folder)
     if saved is not None:
-        _check_settings(metadata, saved, folder)
+        _check_saved(metadata["candidates"], metadata["tune"], saved, folder)
         metadata["candidates"] = {**saved["candidates"], **metadata["candidates"]}
         # Earlier versions saved checksums with the runs only, not in the plan.
         saved_checksums = saved.get("checksums") or _data_checksums.of_runs(plan.tasks(folder))
@@ -278,32 +280,42 @@ def _check_and_save_plan(plan: Plan, folder: Path) -> None:
     _files.write(folder / _PLAN, json.dumps(metadata, indent=1) + "\n")
 
 
-def _saved_plan(folder: Path) -> dict[str, Any] | None:
-    """The contents of ``plan.json``, see :class:`_PlanMetadata`; None if there is none."""
+def _saved_plan(folder: Path) -> _PlanMetadata | None:
+    """The contents of ``plan.json``; None if there is none."""
     path = folder / _PLAN
     if not path.exists():
         return None
-    saved: dict[str, Any] = _schemas.read_json(path, dict[str, Any])
+    saved: Any = _schemas.read_json(path, dict[str, Any])
     if saved.get("version") != VERSION:
         raise ValueError(
             f"{path} was written by another version of rankgrad: compare in another folder"
         )
     _schemas.check(path, saved, _PlanMetadata)
-    return saved
+    plan: _PlanMetadata = saved
+    return plan
 
 
-def _check_settings(metadata: Mapping[str, Any], saved: Mapping[str, Any], folder: Path) -> None:
-    """Raise if an entry has other settings than in the saved plan; the error names them."""
+def _check_saved(
+    entries: Mapping[str, Mapping[str, Any]], tune: int | None, saved: _PlanMetadata, folder: Path
+) -> None:
+    """Raise if the saved plan has other settings; the error names them.
+
+    Args:
+        entries: the settings of entries, by their names.
+        tune: the number of tuning trials, or None.
+        saved: the plan of the folder.
+        folder: of the comparison.
+    """
     differences = []
-    for name, settings in metadata["candidates"].items():
+    for name, settings in entries.items():
         saved_settings = saved["candidates"].get(name, settings)  # entries may be added
         differences += [
             f"{name}: {option} {settings.get(option)!r}, not {saved_settings.get(option)!r}"
             for option in {**saved_settings, **settings}
             if settings.get(option) != saved_settings.get(option)
         ]
-    if metadata["tune"] != saved["tune"]:
-        differences.append(f"tune: {metadata['tune']!r}, not {saved['tune']!r}")
+    if tune != saved["tune"]:
+        differences.append(f"tune: {tune!r}, not {saved['tune']!r}")
     if differences:
         named, n_more = "; ".join(differences[:_MAX_NAMED]), len(differences) - _MAX_NAMED
         more = f" and {n_more} more" if n_more > 0 else ""

@@ -194,8 +194,8 @@ def _check_labels(settings: Settings, train: Dataset, evaluated: Iterable[Datase
             if settings.metrics != default_metrics(settings.metric):
                 raise
             raise ValueError(
-                f"{error}. It is one of the default metrics: name others in their place, such as "
-                f"--metrics {settings.metric}, or metrics=[...] in Python"
+                f"{error}. It is one of the default metrics: name those you want in their place "
+                "(--metrics of rankgrad train, -m of rankgrad compare, metrics=[...] in Python)"
             ) from None
 
 

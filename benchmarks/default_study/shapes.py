@@ -1,0 +1,183 @@
+"""Data that the rules of the default were not made on: other lengths, binary labels, other metrics.
+
+``grades`` and ``binary`` compare losses by several metrics; the other cases compare the default with
+its other losses, with the default of few items, and with LightGBM.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import trees
+from data import Data, expected_gains
+from train import encode, expected_ndcg
+
+from rankgrad.data import Dataset, synthetic
+from rankgrad.metrics import metrics
+from rankgrad.training import Settings, fit
+from rankgrad.training._settings import for_data
+
+DEFAULT, SMALL, LIGHTGBM, WITH_COLUMNS = "the default", "`small`", "LightGBM", "LightGBM, columns"
+#: Points of LightGBM: its defaults, and the best on the second world's features at small size.
+_POINTS = (0, 4)
+_SOFTMAX, _LAMBDA, _RANKNET = "softmax", "lambdaloss@10", "ranknet"
+_LOSSES = (_SOFTMAX, "ordered_logit", _LAMBDA, _RANKNET)
+_OF_METRICS = (
+    *("lambdarank(metric=ap)", "neural_ap", "smoothi_ap", "approx_ap", "smoothi_precision@10"),
+    *("neural_precision@10", "lambdarank(metric=rr)", "neural_rr", "smoothi_rr"),
+)
+_RELEVANT = 2  # the label from which an item of the case ``binary`` is relevant
+_GRADED_METRICS = (
+    *("ndcg@10", "ndcg@10(gain=linear)", "ndcg", "err", "ap", f"ap(threshold={_RELEVANT})"),
+    *(f"precision@10(threshold={_RELEVANT})", f"rr(threshold={_RELEVANT})"),
+)
+_BINARY_METRICS = ("ndcg@10", "ap", "precision@10", "rr")
+_FEW = Data((1000, 300, 2000))
+_COMPARED = (DEFAULT, _SOFTMAX, _LAMBDA, SMALL, LIGHTGBM, WITH_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Data of some shape, and what is trained on them.
+
+    Args:
+        data: the simulated data.
+        names: losses, with everything else the default's, or names of this file.
+        is_binary: whether labels of at least ``_RELEVANT`` are 1 and others 0.
+    """
+
+    data: Data
+    names: tuple[str, ...]
+    is_binary: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that are measured."""
+        return _BINARY_METRICS if self.is_binary else _GRADED_METRICS
+
+    def make(self, part: str) -> tuple[Dataset, np.ndarray]:
+        """The lists of a part, and the expected gains of their items."""
+        made = self.data.make(part)
+        gains = expected_gains(synthetic.oracle(made, world=self.data.world), self.data)
+        if self.is_binary:
+            labels = (made.labels >= _RELEVANT).astype(np.float32)
+            made = Dataset(made.features, labels, made.offsets, made.qids)
+        return made, gains
+
+
+_BINARY_LOSSES = (_SOFTMAX, "ordered_logit(levels=2)", _LAMBDA, _RANKNET, *_OF_METRICS)
+#: By name; the first are in both worlds.
+CASES = {
+    "grades": Case(_FEW, (*_LOSSES, "neural_ap")),
+    "binary": Case(_FEW, _BINARY_LOSSES, is_binary=True),
+    "10 items": Case(Data((8000, 2000, 6000), length=10), _COMPARED),
+    "25 items": Case(Data((4000, 1000, 4000), length=25), _COMPARED),
+    "5 items": Case(Data((12000, 3000, 9000), length=5), _COMPARED),
+    "300 items or more": Case(Data((4000, 2000, 13000), least=300), _COMPARED),
+}
+_IN_BOTH = ("grades", "binary")
+WORLDS = ("listwise", "pointwise")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training: of what, in which case and world, on which queries, with which seed."""
+
+    case: str
+    world: str
+    name: str
+    queries: int = 0
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """The task as JSON."""
+        return json.dumps(vars(self), sort_keys=True)
+
+
+def tasks(cases: Iterable[str], queries: int, seeds: Iterable[int]) -> Iterable[Task]:
+    """All trainings of some cases."""
+    for seed in seeds:
+        for name in cases:
+            for what in CASES[name].names:
+                for world in WORLDS if name in _IN_BOTH else WORLDS[:1]:
+                    yield Task(name, world, what, queries, seed)
+
+
+def run(output: Path, planned: Iterable[Task], threads: int, seconds: float) -> None:
+    """Train what has no result yet, until the time is over, and add a line for each.
+
+    Args:
+        output: a file of JSON lines.
+        planned: what to train.
+        threads: of PyTorch and LightGBM.
+        seconds: no training starts after them.
+    """
+    deadline = time.monotonic() + seconds
+    torch.set_num_threads(threads)
+    done = trees.read_trees(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    loaded: tuple[Case, dict[str, tuple[Dataset, np.ndarray]]] | None = None
+    for task in planned:
+        if task.key in done or time.monotonic() > deadline:
+            continue
+        case = CASES[task.case]
+        case = replace(case, data=replace(case.data, world=task.world, seed=task.queries))
+        if loaded is None or loaded[0] != case:
+            loaded = (case, {part: case.make(part) for part in trees.PARTS})
+        began = time.perf_counter()
+        found, scores = _train(task, {part: own[0] for part, own in loaded[1].items()}, threads)
+        found["seconds"] = round(time.perf_counter() - began, 1)
+        found |= _measured(case, *loaded[1]["test"], scores)
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"task": task.key, **found}) + "\n")
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in found["test"].items())
+        print(f"{task.key}: {shown}, {found['seconds']} s", flush=True)
+
+
+def _train(
+    task: Task, lists: dict[str, Dataset], threads: int
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Train, and score test lists."""
+    train, vali, test = (lists[part] for part in trees.PARTS)
+    if task.name in (LIGHTGBM, WITH_COLUMNS):
+        if task.name == WITH_COLUMNS:
+            train, vali, test = map(trees.with_columns, (train, vali, test))
+        boosters = [trees.boost(trees.points()[n], train, vali, threads) for n in _POINTS]
+        values = [booster.best_score["valid_0"]["ndcg@10"] for booster in boosters]
+        best = int(np.argmax(values))
+        return {"point": _POINTS[best]}, boosters[best].predict(test.features)
+    explicit: dict[str, Any] = {"seed": task.seed}
+    if task.name == SMALL:
+        explicit["model"] = "small"
+    elif task.name != DEFAULT:
+        explicit["loss"] = task.name
+    settings, notes = for_data(Settings(**explicit), train, explicit)
+    fitted = fit(settings, train, vali)
+    found = {"notes": notes, "epochs": len(fitted.history), "loss": settings.loss}
+    return found, np.asarray(fitted.model.predict(test.features, test.offsets))
+
+
+def _measured(
+    case: Case, test: Dataset, gains: np.ndarray, scores: np.ndarray
+) -> dict[str, Any]:
+    """Means of all metrics on test lists, and values by list; expected DCG@10 of graded labels."""
+    values = torch.from_numpy(np.asarray(scores, np.float32))
+    labels, offsets = torch.from_numpy(test.labels), torch.from_numpy(test.offsets)
+    by_list = {
+        spec: metrics.get(spec)(values, labels, offsets=offsets).numpy() for spec in case.metrics
+    }
+    found: dict[str, Any] = {"test": {spec: float(own.mean()) for spec, own in by_list.items()}}
+    if not case.is_binary:
+        expected = expected_ndcg(values, test, gains)
+        found["expected"] = float(expected.mean())
+        found["expected_per_query"] = encode(1 - expected)
+    found["per_query"] = {spec: encode(own) for spec, own in by_list.items()}
+    return found
