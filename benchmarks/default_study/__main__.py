@@ -11,7 +11,7 @@
     python benchmarks/default_study steps                             a step of training, on a CPU
     python benchmarks/default_study show RESULTS                      a table, on a terminal
     python benchmarks/default_study pack RESULTS --trees FILE.jsonl   into benchmarks/results
-    python benchmarks/default_study page -o docs/results/simulated.md    the page
+    python benchmarks/default_study page -o docs/results/simulated.md    the pages
 
 Both go on with what is there. Runs share the machinery of ``benchmarks/direct_study``.
 """
@@ -102,15 +102,21 @@ def main() -> None:
         import pool
         import results_page
 
-        pool.pack(args.results, _RESULTS / "default.jsonl.gz")
-        results_page.pack_trees(args.trees, _RESULTS / "default_trees.jsonl.gz")
+        if args.results:
+            pool.pack(args.results, _RESULTS / "default.jsonl.gz")
+        for name, files in (("trees", args.trees), ("shapes", args.shapes)):
+            if files:
+                results_page.pack_lines(files, _RESULTS / f"default_{name}.jsonl.gz")
     elif args.command == "page":
         import results_page
+        import shapes_page
 
         best = _RESULTS / "default_best.json"
         if not best.is_file():
             best.write_text(json.dumps(results_page.best_achievable(), indent=1) + "\n")
         results_page.write(_RESULTS, args.output)
+        other = args.output.with_name("other_data.md")
+        shapes_page.write(_RESULTS / "default_shapes.jsonl.gz", other)
     else:
         from show import show
 
@@ -166,9 +172,10 @@ def _parser() -> argparse.ArgumentParser:
     other.add_argument("--seconds", type=float, default=7200.0)
     commands.add_parser("steps", help="time of a training step of the defaults, on a CPU")
     pack = commands.add_parser("pack", help="put results into benchmarks/results")
-    pack.add_argument("results", type=Path, nargs="+")
-    pack.add_argument("--trees", type=Path, action="append", required=True)
-    page = commands.add_parser("page", help="the page, of benchmarks/results")
+    pack.add_argument("results", type=Path, nargs="*", help="of run, all that are to be kept")
+    pack.add_argument("--trees", type=Path, action="append", help="likewise of trees")
+    pack.add_argument("--shapes", type=Path, action="append", help="likewise of shapes")
+    page = commands.add_parser("page", help="the pages, of benchmarks/results")
     page.add_argument("-o", "--output", type=Path, required=True)
     show = commands.add_parser("show", help="tables of what there is")
     show.add_argument("results", type=Path, nargs="+")

@@ -160,8 +160,8 @@ def write(results: Path, path: Path) -> None:
     path.with_suffix(".svg").write_text(found.figure(default_runs), encoding="utf-8")
 
 
-def pack_trees(paths: Iterable[Path], path: Path) -> None:
-    """Write results of trees into one file, compressed."""
+def pack_lines(paths: Iterable[Path], path: Path) -> None:
+    """Write results that are lines by task into one file, compressed."""
     lines: dict[str, Any] = {}
     for each in paths:
         lines |= read_trees(each)

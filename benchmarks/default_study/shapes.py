@@ -1,7 +1,7 @@
-"""Data that the rules of the default were not made on: other lengths, binary labels, other metrics.
+"""Data on which the rules of the default were not made: other lengths, labels and metrics.
 
-``grades`` and ``binary`` compare losses by several metrics; the other cases compare the default with
-its other losses, with the default of few items, and with LightGBM.
+``grades`` and ``binary`` compare losses by several metrics. The other cases compare the default
+with other losses, with the default of few items, and with LightGBM.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Case:
 
 
 _BINARY_LOSSES = (_SOFTMAX, "ordered_logit(levels=2)", _LAMBDA, _RANKNET, *_OF_METRICS)
-#: By name; the first are in both worlds.
+#: By name. Those in ``_IN_BOTH`` are in both worlds, but for the losses of single metrics.
 CASES = {
     "grades": Case(_FEW, (*_LOSSES, "neural_ap")),
     "binary": Case(_FEW, _BINARY_LOSSES, is_binary=True),
@@ -107,7 +107,8 @@ def tasks(cases: Iterable[str], queries: int, seeds: Iterable[int]) -> Iterable[
     for seed in seeds:
         for name in cases:
             for what in CASES[name].names:
-                for world in WORLDS if name in _IN_BOTH else WORLDS[:1]:
+                in_both = name in _IN_BOTH and what not in _OF_METRICS
+                for world in WORLDS if in_both else WORLDS[:1]:
                     yield Task(name, world, what, queries, seed)
 
 
@@ -165,9 +166,7 @@ def _train(
     return found, np.asarray(fitted.model.predict(test.features, test.offsets))
 
 
-def _measured(
-    case: Case, test: Dataset, gains: np.ndarray, scores: np.ndarray
-) -> dict[str, Any]:
+def _measured(case: Case, test: Dataset, gains: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
     """Means of all metrics on test lists, and values by list; expected DCG@10 of graded labels."""
     values = torch.from_numpy(np.asarray(scores, np.float32))
     labels, offsets = torch.from_numpy(test.labels), torch.from_numpy(test.offsets)

@@ -81,6 +81,7 @@ def write(
         two_temperatures=study.two_temperatures(),
         bias=study.bias(),
         few_lists=study.few_lists(),
+        budgets=study.budgets(),
         long_lists=study.table(plan.LONG, "cosine", _specs(plan.long_lists())),
         second_world=study.table(POINTWISE, "cosine", _specs(plan.second_world())),
         worlds=study.worlds(),
@@ -296,6 +297,32 @@ class StudyResults:
         rows = {name(task.losses[0]): self.runs(task) for task in tasks}
         return self.compare(rows, name(LAMBDA))
 
+    def budgets(self) -> str:
+        """A table of differences from LambdaLoss in test NDCG, by the number of training lists."""
+        tasks = [task for task in plan.budgets() if task.data == MEDIUM]
+        specs = [spec for spec in dict.fromkeys(t.losses[0] for t in tasks) if spec != LAMBDA]
+        references = dict.fromkeys(replace(task, losses=(LAMBDA,)) for task in tasks)
+        found: dict[tuple[Task, str], tuple[float, float]] = {}  # difference and p
+        for reference in (*references, Task(MEDIUM, (LAMBDA,))):
+            for spec in specs:
+                pair = [self.runs(task) for task in (replace(reference, losses=(spec,)), reference)]
+                if all(pair):
+                    values, base = map(per_query, pair)
+                    found[reference, spec] = np.mean(values - base), paired_t_test(values, base)
+        corrected = dict(zip(found, holm([p for _, p in found.values()]), strict=True))
+        lines = [_row(["training lists", name(LAMBDA), *map(name, specs)])]
+        lines.append("|--:" * (len(specs) + 2) + "|")
+        for reference in dict.fromkeys(reference for reference, _ in found):
+            cells = [f"{reference.budget or MEDIUM.lists[0]:,}"]
+            cells.append(_mean(self.runs(reference), "test"))
+            for key in ((reference, spec) for spec in specs):
+                there = key in found
+                cells.append(
+                    f"{found[key][0]:+.4f} (p {_p(corrected[key])})" if there else "not run"
+                )
+            lines.append(_row(cells))
+        return "\n".join(lines)
+
     def worlds(self) -> str:
         """A table for each change of labels or lists that has runs of more than one loss."""
         parts = []
@@ -394,12 +421,6 @@ class StudyResults:
             values[f"scaled_{key}"] = f"{alpha * spread:.0f}"
         for key, spec in (("approx_test", "approx_ndcg@10"), ("smoothi_test", "smoothi_ndcg@10")):
             values[key] = _mean(self.runs(Task(MEDIUM, (spec,))), "test")
-        few = [
-            self.runs(Task(MEDIUM, (spec,), recipe="long", budget=300))
-            for spec in (SOFTMAX, LAMBDA)
-        ]
-        values["few_softmax"], values["few_lambda"] = (_mean(runs, "test") for runs in few)
-        values["few_p"] = _p(paired_t_test(*map(per_query, few)))
         return values
 
     def coverage(self) -> str:

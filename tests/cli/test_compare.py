@@ -163,6 +163,7 @@ def test_nothing_is_the_default_of_settings_from_a_file(folder, tmp_path, refuse
     command = ["compare", folder, "-o", tmp_path / "out", "--settings", tmp_path / "settings.toml"]
     line = refused(*command, "--models", "default, small")
     assert "there is no model default: name the model" in line
+    assert "it has no options" in refused(*command[:-2], "--models", "default(seed=1)")
 
 
 def test_folds_that_are_added_have_the_same_defaults(folder, tmp_path, rankgrad, monkeypatch):
@@ -330,7 +331,8 @@ def test_labels_of_a_thousand_with_a_linear_gain(tmp_path, rankgrad, refused):
         (data / f"{split}.txt").write_text("\n".join(rows))
     metric = "ndcg@10(gain=linear)"
     quick = ["--epochs", 1, "--device", "cpu"]
-    rankgrad("train", data, "--model", "mlp(hidden=[4])", "-o", run, "-m", metric, *quick)
+    (tmp_path / "s.toml").write_text('model = "mlp(hidden=[4])"')
+    rankgrad("train", data, "--settings", tmp_path / "s.toml", "-o", run, "-m", metric, *quick)
     assert "ndcg@5(gain=linear)" in rankgrad("evaluate", run, data).stdout
     line = refused("evaluate", run, data, "-m", "ndcg@5")
     assert "ndcg@5: a label of" in line and line.endswith(" scale, or ndcg@5(gain=linear)")
@@ -341,7 +343,8 @@ def test_labels_of_a_thousand_with_a_linear_gain(tmp_path, rankgrad, refused):
     assert f"100 times {metric}" in rankgrad("explain", run, data, *short).stdout
     assert refused("explain", run, data, *short, "-m", "dcg").endswith(" or dcg(gain=linear)")
     rankgrad("distill", run, data, "-o", tmp_path / "student", *quick)
-    assert RunFolder.open(tmp_path / "student").settings.metric == metric
+    student, teacher = (RunFolder.open(path).settings for path in (tmp_path / "student", run))
+    assert (student.metric, student.metrics) == (metric, teacher.metrics)
     command = ["compare", data, "--losses", "mse", *QUICK, "-o", tmp_path / "out"]
     done = rankgrad(*command, "--validation-metric", metric, "--format", "csv")
     assert "mse,0." in done.stdout and "ndcg@5(gain=linear)" in done.stdout

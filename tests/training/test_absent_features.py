@@ -76,13 +76,14 @@ def test_few_lists_may_lack_sparse_features():
 @pytest.mark.parametrize("height", [1, 5, 7, 1000])
 def test_the_share_of_lists_that_have_a_feature(monkeypatch, height):
     monkeypatch.setattr(_absent_features, "block_height", lambda columns: height)
-    features = np.zeros((60, 3), np.float32)
+    features = np.zeros((60, 4), np.float32)
     features[[2, 4, 29], 0] = -1
     features[35:40, 1] = 2
     features[3, 2] = np.nan
+    features[:, 3] = 5  # the same everywhere
     data = replace(lists_of(features), offsets=[0, 0, 4, 5, 5, 30, 60, 60], qids=list("abcdefg"))
-    assert feature_presence(data) == [0.75, 0.25, 0]
-    assert feature_presence(data.select([])) == [0, 0, 0]
+    assert feature_presence(data) == [0.75, 0.25, 0, 0]
+    assert feature_presence(data.select([])) == [0, 0, 0, 0]
 
 
 def test_categorical_features_do_not_count():

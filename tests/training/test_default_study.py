@@ -27,7 +27,10 @@ def run(*arguments):
 
 def test_the_pages_are_those_of_the_results(tmp_path):
     run(str(STUDY), "page", "-o", str(tmp_path / "simulated.md"))
-    for name in ("simulated.md", "simulated_trials.md", "simulated.svg"):
+    for name in (
+        *("simulated.md", "simulated_trials.md", "simulated.svg"),
+        *("other_data.md", "other_data.svg"),
+    ):
         there = (ROOT / "docs/results" / name).read_text(encoding="utf-8")
         assert (tmp_path / name).read_text(encoding="utf-8") == there, name
 

@@ -297,7 +297,7 @@ def grown(kind, labels, metric="ndcg", **options):
     return boost(replace(TRAIN, labels=labels), None, config).predict(TRAIN.features)
 
 
-@pytest.mark.parametrize("scale", [20, 12.5])
+@pytest.mark.parametrize("scale", [20, 12.5, 0.5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_labels_have_the_linear_gain_of_the_metric(kind, scale):
     pytest.importorskip(kind)
@@ -314,6 +314,8 @@ def test_large_labels_have_the_linear_gain_of_the_metric(kind, scale):
     boosted = boost(large, large, BoostingConfig(kind, metric=linear, rounds=3))
     found = evaluate(scores, large.labels, offsets=large.offsets, metrics=[linear])
     assert boosted.curve[-1] == pytest.approx(found.mean[linear], abs=1e-6)
+    with pytest.raises(ValueError, match="validate by a metric with gain=linear"):
+        boost(large, large, BoostingConfig(kind, metric="ap", rounds=3))
     few = np.float32([0, 1, 15, 29, 30])[TRAIN.labels.astype(int)]  # 2^y - 1 takes these
     assert np.array_equal(grown(kind, few, linear), grown(kind, few))
 

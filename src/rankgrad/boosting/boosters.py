@@ -542,13 +542,25 @@ def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _R
 def _takes_linear_gain(train: Dataset, config: BoostingConfig) -> bool:
     """Whether the library's own objective gets the linear gain of the validation metric.
 
-    It does if labels are too large for its gain ``2^y - 1``, unless the options name an objective
-    or gains.
+    It does if labels are fractions or too large for its gain ``2^y - 1``, unless the options name
+    an objective or gains.
+
+    Raises:
+        ValueError: they are, and the metric has another gain.
     """
-    if config.loss is not None or {"objective", "label_gain"} & set(config.options):
+    if config.loss is not None or {"objective", "label_gain", "ndcg_exp_gain"} & {*config.options}:
         return False
-    is_linear = getattr(metrics.get(config.metric), "gain", None) == "linear"
-    return is_linear and float(train.labels.max()) > _LARGEST_LABEL
+    largest, is_whole = float(train.labels.max()), not (train.labels % 1).any()
+    if is_whole and largest <= _LARGEST_LABEL:
+        return False
+    if getattr(metrics.get(config.metric), "gain", None) == "linear":
+        return True
+    found = f"the largest is {largest:g}" if is_whole else "there are fractions"
+    raise ValueError(
+        f"the objective of the library itself takes whole labels up to {_LARGEST_LABEL} with the "
+        f"gain 2^y - 1, and {found}: validate by a metric with gain=linear, such as "
+        "ndcg@10(gain=linear), or use other labels"
+    )
 
 
 def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], bytes]:

@@ -134,7 +134,7 @@ def resolve_settings(options: dict[str, Any], file: Path | None) -> Settings:
         file: settings in TOML.
     """
     # The file is validated by itself, so that an error in an option does not name the file.
-    values = {} if file is None else read_settings(Settings, file).model_dump()
+    values = {} if file is None else read_settings(Settings, file).model_dump(exclude_unset=True)
     values |= {name: value for name, value in options.items() if value is not None}
     return Settings(**values)
 

@@ -69,12 +69,13 @@ def distill(
       rankgrad distill runs/first train.txt --vali vali.txt --test test.txt -o runs/student
       rankgrad export runs/student --format solr -o model.json
     """  # noqa: D301
-    from rankgrad.export._distillation import distill, student_settings
+    from rankgrad.export._distillation import distill, metrics_of, student_settings
     from rankgrad.training._fitting import check_run
 
     teacher = load_ranker(run)
     options = {name: value for name, value in overrides.items() if value is not None}
-    settings = student_settings(**{"metric": teacher.settings.metric} | options)
+    inherited = {} if "metric" in options else metrics_of(teacher)
+    settings = student_settings(**inherited | options)
     check_run(settings, output, resume=False)
     splits = _read_splits(data, vali, test, fold, teacher)
     try:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.cli import _evaluate_trec as trec
 from rankgrad.cli._arguments import Fold, check_run_folder, check_stdin, load
 from rankgrad.cli._printing import show_json, show_notes, show_table
@@ -99,19 +98,17 @@ def evaluate(
 
     from rankgrad.data import _layout, _scores
     from rankgrad.metrics import metrics as known_metrics
-    from rankgrad.metrics.evaluate import default_metrics
+    from rankgrad.metrics.evaluate import metrics_for
     from rankgrad.training._evaluations import EvaluatedLists, evaluate_scores
 
-    metrics = [known_metrics.get(spec) for spec in metric or DEFAULT_METRICS]
+    metrics = [known_metrics.get(spec) for spec in metric or ()]
     if ranker.is_dir():
         dataset, model = open_ranker(ranker, data, split, fold, device)
-        if not metric:
-            specs = default_metrics(model.settings.metric, torch.tensor(dataset.labels))
-            metrics = [known_metrics.get(spec) for spec in specs]
         scores = model.predict(dataset.features, dataset.offsets)
     else:
         dataset = load(data, split, fold, ids="auto")
         scores = _scores.read(ranker, dataset)
+    metrics = metrics or list(map(known_metrics.get, metrics_for(torch.tensor(dataset.labels))))
     result = evaluate_scores(scores, dataset, metrics)
     if save:
         evaluated = EvaluatedLists.of(scores, dataset, map(str, metrics), _labels(ranker, fold))

@@ -39,6 +39,8 @@ class Networks:
                 hint = f"Did you mean {near[0]!r}? " if near else ""
                 listed = ", ".join(known)
                 raise ValueError(f"unknown model {quote(name)}. {hint}There are: {listed}")
+            if name == DEFAULT and DEFAULT not in self.models:
+                raise ValueError(f"the model {DEFAULT} is what the data choose: it has no options")
 
     @property
     def need_data(self) -> bool:

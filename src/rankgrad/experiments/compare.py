@@ -25,7 +25,16 @@ from rankgrad.experiments._network_entries import DEFAULT, Networks
 from rankgrad.experiments._runner import OnChange, Progress, Row, Runner
 from rankgrad.experiments._tree_entries import TreeEntry
 from rankgrad.experiments._workers import LOCK, WORKERS, default_count, exclusive
-from rankgrad.experiments.plans import Entry, NetworkEntry, Plan, check_splits, folds_of
+from rankgrad.experiments.plans import (
+    RUNS,
+    TUNING,
+    Entry,
+    NetworkEntry,
+    Plan,
+    check_splits,
+    folder_name,
+    folds_of,
+)
 from rankgrad.results._comparison_tables import FORMAT, VERSION, to_json
 from rankgrad.results._groups import RunGroup
 from rankgrad.results.comparison import Comparison, Key, check_same_data, compare
@@ -67,13 +76,11 @@ def default_settings(
             can be read decide, also if it is not compared, so that folds can be added later.
         settings: with defaults for those that the user did not set.
         explicit: the names of the settings that the user set, which stay as they are; with
-            ``loss`` or ``model`` among them if the entries have their own.
+            ``loss`` among them if the entries have their own.
 
     Returns:
         The settings, and sentences that say which rules were applied.
     """
-    if "model" in explicit:
-        return settings, []
     for fold in folds_of(data):
         try:
             with warnings.catch_warnings():
@@ -308,7 +315,8 @@ def _check_saved(
     """
     differences = []
     for name, settings in entries.items():
-        saved_settings = saved["candidates"].get(name, settings)  # entries may be added
+        has_results = any((folder / part / folder_name(name)).is_dir() for part in (RUNS, TUNING))
+        saved_settings = saved["candidates"].get(name, settings) if has_results else settings
         differences += [
             f"{name}: {option} {settings.get(option)!r}, not {saved_settings.get(option)!r}"
             for option in {**saved_settings, **settings}

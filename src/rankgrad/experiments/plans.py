@@ -26,6 +26,7 @@ from rankgrad.training._tree_fitting import check_tree_settings
 __all__ = [
     "RUNS",
     "SPLITS",
+    "TUNING",
     "Entry",
     "NetworkEntry",
     "Plan",
@@ -38,7 +39,7 @@ __all__ = [
     "missing_splits",
 ]
 
-RUNS, _TUNING = "runs", "tuning"  # subfolders of a comparison's folder
+RUNS, TUNING = "runs", "tuning"  # subfolders of a comparison's folder
 SPLITS = ("train", "vali", "test")
 
 #: The data of a fold by split: train, vali and test.
@@ -333,7 +334,7 @@ class Task:
     def trial_log(self) -> Path:
         """The file of the trials of this entry on this fold."""
         fold = "all" if self.fold is None else f"fold{self.fold}"
-        return self.folder / _TUNING / folder_name(self.entry.name) / f"{fold}.json"
+        return self.folder / TUNING / folder_name(self.entry.name) / f"{fold}.json"
 
     def __str__(self) -> str:
         fold = "" if self.fold is None else f" fold {self.fold}"

@@ -54,6 +54,11 @@ def student_settings(**options: Any) -> Settings:
     return Settings(**settings.model_dump() | {"transforms": transforms})
 
 
+def metrics_of(teacher: FittedRanker) -> dict[str, Any]:
+    """The settings of a student that its teacher has: the metrics of validation."""
+    return {name: getattr(teacher.settings, name) for name in ("metric", "metrics")}
+
+
 def with_teacher_labels(
     data: Dataset, teacher: FittedRanker, labels: Transform = "shift", *, temperature: float = 1.0
 ) -> Dataset:
@@ -155,7 +160,8 @@ def distill(
         teacher: a ranker of any kind: an ensemble, trees, a model that reads whole lists.
         splits: lists with the teacher's features: ``"train"``, and ``"vali"`` or ``"test"`` or
             both.
-        settings: the settings of the student; by default those of :func:`student_settings`.
+        settings: the settings of the student; by default those of :func:`student_settings`, with
+            the metrics of the teacher.
         labels: how the teacher's scores become labels, by :func:`rankgrad.text.teacher_labels`.
         temperature: the temperature of that transform.
         folder: a run folder to write, if any.
@@ -185,7 +191,7 @@ def distill(
             "what the student loses is measured on data it was not trained on: give --test, or a "
             "folder that has test data"
         )
-    settings = student_settings() if settings is None else settings
+    settings = student_settings(**metrics_of(teacher)) if settings is None else settings
     # Files are read as for the teacher: the same values are missing, the same columns categorical.
     reading = {name: getattr(teacher.settings, name) for name in ("missing", "categorical")}
     settings = settings.model_copy(update=reading)

@@ -18,7 +18,7 @@ from rankgrad.metrics._base import Metric, list_values
 from rankgrad.metrics._base import metrics as known_metrics
 from rankgrad.specs import Registry
 
-__all__ = ["Evaluation", "check_labels", "default_metrics", "evaluate"]
+__all__ = ["Evaluation", "check_labels", "default_metrics", "evaluate", "metrics_for"]
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,13 @@ def evaluate(
     return Evaluation(chosen, per_list, mean, len(lists.flat.offsets) - 1, without_relevant)
 
 
-def default_metrics(metric: str | Metric, labels: Tensor | None = None) -> tuple[str, ...]:
-    """The metrics of an evaluation for which the user names only one, with the gain of that one.
+def default_metrics(metric: str | Metric) -> tuple[str, ...]:
+    """The metrics of a training for which the user names only one, with the gain of that one.
 
     So labels that are too large for ``2^y - 1`` need one ``gain=linear``.
 
     Args:
         metric: the one that the user names, or its spec.
-        labels: of the items, if the gain is to be ``2^y - 1`` unless they are too large for it.
 
     Returns:
         The specs of ``DEFAULT_METRICS``, with this gain where they have one.
@@ -171,11 +170,31 @@ def default_metrics(metric: str | Metric, labels: Tensor | None = None) -> tuple
     >>> from rankgrad.metrics.evaluate import default_metrics
     >>> default_metrics("ndcg@10(gain=linear)")
     ('ndcg@5(gain=linear)', 'ndcg@10(gain=linear)', 'ap', 'rr')
-    >>> default_metrics("ndcg@10(gain=linear)", torch.tensor([4.0]))
-    ('ndcg@5', 'ndcg@10', 'ap', 'rr')
     """
-    is_small = labels is not None and not (labels > largest_exponent(labels.dtype)).any()
-    if is_small or getattr(known_metrics.get(metric), "gain", None) != "linear":
+    is_linear = getattr(known_metrics.get(metric), "gain", None) == "linear"
+    return _defaults(is_linear)
+
+
+def metrics_for(labels: Tensor) -> tuple[str, ...]:
+    """The metrics of an evaluation for which the user names none.
+
+    Args:
+        labels: of the items.
+
+    Returns:
+        The specs of ``DEFAULT_METRICS``, with a linear gain if labels are too large for another.
+
+    >>> from rankgrad.metrics.evaluate import metrics_for
+    >>> metrics_for(torch.tensor([0.0, 1000.0]))
+    ('ndcg@5(gain=linear)', 'ndcg@10(gain=linear)', 'ap', 'rr')
+    """
+    is_large = bool((labels > largest_exponent(labels.dtype)).any())
+    return _defaults(is_large)
+
+
+def _defaults(is_linear: bool) -> tuple[str, ...]:
+    """``DEFAULT_METRICS``, with a linear gain where they have one if ``is_linear``."""
+    if not is_linear:
         return DEFAULT_METRICS
     return tuple(_linear(spec, known_metrics) or spec for spec in DEFAULT_METRICS)
 

@@ -26,6 +26,8 @@ _MAX_NAMED = 5  # features that the sentence names
 def feature_presence(data: Dataset) -> list[float]:
     """For each feature, the share of lists in which some item has it: not 0, and not missing.
 
+    It is 0 for a feature that is the same on all items, from which nothing is learned.
+
     Args:
         data: the training lists; lists without items do not count.
 
@@ -39,15 +41,17 @@ def feature_presence(data: Dataset) -> list[float]:
     """
     bounds = np.unique(data.offsets)  # without empty lists
     counts = np.zeros(data.n_features, np.int64)
+    varies = np.zeros(data.n_features, bool)
     height, first = block_height(data.n_features), 0
     while first < len(bounds) - 1:  # lists first:last, as many as fit into a block
         last = int(np.searchsorted(bounds, bounds[first] + height, side="right")) - 1
         last = max(last, first + 1)
         rows = np.asarray(data.features[bounds[first] : bounds[last]])
         is_present = (rows != 0) & ~np.isnan(rows)
+        varies |= (rows != data.features[bounds[0]]).any(0)
         counts += np.logical_or.reduceat(is_present, bounds[first:last] - bounds[first]).sum(0)
         first = last
-    shares: list[float] = (counts / max(1, len(bounds) - 1)).tolist()
+    shares: list[float] = (counts * varies / max(1, len(bounds) - 1)).tolist()
     return shares
 
 

@@ -407,20 +407,14 @@ class Settings(TomlSettings):
         """The settings that say how data are read: arguments of :func:`rankgrad.data.load`."""
         return {"missing": self.missing, "categorical": self.categorical}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _follow_gain(cls, values: Any) -> Any:
-        """Give metrics that are not set the gain of the metric."""
-        if not isinstance(values, dict) or "metrics" in values:
-            return values
-        if not isinstance(values.get("metric"), str):
-            return values
-        from rankgrad.metrics.evaluate import default_metrics
+    @model_validator(mode="after")
+    def _follow_gain(self) -> Self:
+        """Give metrics that are not set the gain of the metric; they still count as not set."""
+        if "metric" in self.model_fields_set and "metrics" not in self.model_fields_set:
+            from rankgrad.metrics.evaluate import default_metrics
 
-        try:
-            return values | {"metrics": default_metrics(values["metric"])}
-        except ValueError:  # the validator of the metric raises it again, and names the setting
-            return values
+            self.__dict__["metrics"] = default_metrics(self.metric)  # the settings are frozen
+        return self
 
     @field_validator("missing", "categorical", mode="before")
     @classmethod
