@@ -254,7 +254,7 @@ def test_every_setting_is_a_parameter_with_the_same_default():
 @pytest.mark.parametrize("name", _LEFT_OPEN)
 def test_what_is_given_stays_also_where_it_is_the_default(monkeypatch, lists, name):
     monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 20)
-    X, y, qid = lists[0][:40], np.arange(40) % 3, lists[2][:40]
+    X, y, qid = lists[0][:40], np.arange(40) % 3, np.arange(40) // 20
     given = {name: getattr(Settings(), name)}
     settings = Ranker(device="cpu", **given).fit(X, y, qid).model_.settings
     assert getattr(settings, name) == given[name]

@@ -92,7 +92,7 @@ def main() -> None:
     elif args.command == "shapes":
         import shapes
 
-        planned = shapes.tasks(args.cases or shapes.CASES, args.queries, args.seeds)
+        planned = shapes.tasks(args.cases or shapes.CASES, args.only, args.queries, args.seeds)
         shapes.run(args.output, planned, args.threads, args.seconds)
     elif args.command == "steps":
         import step_time
@@ -166,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     other = commands.add_parser("shapes", help="other lengths of lists, labels and metrics")
     other.add_argument("-o", "--output", type=Path, required=True)
     other.add_argument("--cases", nargs="+", help="of shapes.py, such as binary; else all")
+    other.add_argument("--only", nargs="+", default=[], help="losses, or names of shapes.py")
     other.add_argument("--queries", type=int, default=0, help="their seed")
     other.add_argument("--seeds", type=int, nargs="+", default=[0], help="of training")
     other.add_argument("--threads", type=int, default=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from rankgrad.metrics import metrics
 from rankgrad.training import Settings, fit
 from rankgrad.training._settings import for_data
 
-DEFAULT, SMALL, LIGHTGBM, WITH_COLUMNS = "the default", "`small`", "LightGBM", "LightGBM, columns"
+SMALL, LIGHTGBM, WITH_COLUMNS = "`small`", "LightGBM", "LightGBM, the list's columns too"
+LONGER = "softmax, 20 epochs"  # in place of 10
 #: Points of LightGBM: its defaults, and the best on the second world's features at small size.
 _POINTS = (0, 4)
-_SOFTMAX, _LAMBDA, _RANKNET = "softmax", "lambdaloss@10", "ranknet"
-_LOSSES = (_SOFTMAX, "ordered_logit", _LAMBDA, _RANKNET)
+_SOFTMAX, _GRADED, _LAMBDA, _RANKNET = "softmax", "ordered_logit", "lambdaloss@10", "ranknet"
+_LOSSES = (_SOFTMAX, _GRADED, _LAMBDA, _RANKNET)
 _OF_METRICS = (
     *("lambdarank(metric=ap)", "neural_ap", "smoothi_ap", "approx_ap", "smoothi_precision@10"),
     *("neural_precision@10", "lambdarank(metric=rr)", "neural_rr", "smoothi_rr"),
@@ -40,7 +41,7 @@ _GRADED_METRICS = (
 )
 _BINARY_METRICS = ("ndcg@10", "ap", "precision@10", "rr")
 _FEW = Data((1000, 300, 2000))
-_COMPARED = (DEFAULT, _SOFTMAX, _LAMBDA, SMALL, LIGHTGBM, WITH_COLUMNS)
+_COMPARED = (_GRADED, _SOFTMAX, _LAMBDA, SMALL, LIGHTGBM, WITH_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,13 @@ class Case:
     Args:
         data: the simulated data.
         names: losses, with everything else the default's, or names of this file.
+        default: the loss of the default.
         is_binary: whether labels of at least ``_RELEVANT`` are 1 and others 0.
     """
 
     data: Data
     names: tuple[str, ...]
+    default: str = _GRADED
     is_binary: bool = False
 
     @property
@@ -76,10 +79,10 @@ _BINARY_LOSSES = (_SOFTMAX, "ordered_logit(levels=2)", _LAMBDA, _RANKNET, *_OF_M
 #: By name. Those in ``_IN_BOTH`` are in both worlds, but for the losses of single metrics.
 CASES = {
     "grades": Case(_FEW, (*_LOSSES, "neural_ap")),
-    "binary": Case(_FEW, _BINARY_LOSSES, is_binary=True),
-    "10 items": Case(Data((8000, 2000, 6000), length=10), _COMPARED),
+    "binary": Case(_FEW, _BINARY_LOSSES, _SOFTMAX, is_binary=True),
+    "10 items": Case(Data((8000, 2000, 6000), length=10), _COMPARED, _SOFTMAX),
     "25 items": Case(Data((4000, 1000, 4000), length=25), _COMPARED),
-    "5 items": Case(Data((12000, 3000, 9000), length=5), _COMPARED),
+    "5 items": Case(Data((12000, 3000, 9000), length=5), (*_COMPARED, LONGER), _SOFTMAX),
     "300 items or more": Case(Data((4000, 2000, 13000), least=300), _COMPARED),
 }
 _IN_BOTH = ("grades", "binary")
@@ -102,11 +105,13 @@ class Task:
         return json.dumps(vars(self), sort_keys=True)
 
 
-def tasks(cases: Iterable[str], queries: int, seeds: Iterable[int]) -> Iterable[Task]:
-    """All trainings of some cases."""
+def tasks(
+    cases: Iterable[str], only: Collection[str], queries: int, seeds: Iterable[int]
+) -> Iterable[Task]:
+    """All trainings of some cases, or ``only`` those of some names."""
     for seed in seeds:
         for name in cases:
-            for what in CASES[name].names:
+            for what in (each for each in CASES[name].names if each in only or not only):
                 in_both = name in _IN_BOTH and what not in _OF_METRICS
                 for world in WORLDS if in_both else WORLDS[:1]:
                     yield Task(name, world, what, queries, seed)
@@ -156,10 +161,9 @@ def _train(
         best = int(np.argmax(values))
         return {"point": _POINTS[best]}, boosters[best].predict(test.features)
     explicit: dict[str, Any] = {"seed": task.seed}
-    if task.name == SMALL:
-        explicit["model"] = "small"
-    elif task.name != DEFAULT:
-        explicit["loss"] = task.name
+    explicit |= {"model": "small"} if task.name == SMALL else {"loss": task.name}
+    if task.name == LONGER:
+        explicit |= {"loss": _SOFTMAX, "epochs": 20}
     settings, notes = for_data(Settings(**explicit), train, explicit)
     fitted = fit(settings, train, vali)
     found = {"notes": notes, "epochs": len(fitted.history), "loss": settings.loss}

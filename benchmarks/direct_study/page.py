@@ -419,8 +419,8 @@ class StudyResults:
             spread = self.runs(Task(MEDIUM, (spec,)))[0]["diagnosis"][-1]["spread"]
             values[f"spread_{key}"] = f"{spread:.0f}"
             values[f"scaled_{key}"] = f"{alpha * spread:.0f}"
-        for key, spec in (("approx_test", "approx_ndcg@10"), ("smoothi_test", "smoothi_ndcg@10")):
-            values[key] = _mean(self.runs(Task(MEDIUM, (spec,))), "test")
+        for key in ("approx", "neural", "smoothi"):
+            values[f"{key}_test"] = _mean(self.runs(Task(MEDIUM, (f"{key}_ndcg@10",))), "test")
         return values
 
     def coverage(self) -> str:

@@ -259,7 +259,8 @@ class Settings(TomlSettings):
 
     loss: _Task[LossSpec] = "softmax"
     """The loss that is minimized: see `rankgrad losses`. It is ordered_logit if neither it nor the
-    model is set, there are 50,000 training items or more with grades, and the metric is NDCG."""
+    model is set and there are 50,000 training items or more with grades, in lists of 20 items or
+    more in the mean."""
 
     model: _Task[_Model] = (
         "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
@@ -267,9 +268,9 @@ class Settings(TomlSettings):
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`.
     Settings of the optimizer, batches and devices do not apply to trees. If it is not set, on
     50,000 training items or more it is medium, with 10 or 20 epochs of the cosine schedule, more
-    weight decay, an L1 penalty of inputs, smaller batches of few lists and, for graded labels, the
-    loss ordered_logit; on 3,000 lists or more, of 20 items or more in the mean and 1,500 at most,
-    with two heads of attention: medium(heads=2)."""
+    weight decay, an L1 penalty of inputs and smaller batches of few lists. In lists of 20 items or
+    more in the mean it has the loss ordered_logit for grades and, on 3,000 lists or more of 1,500
+    items at most, two heads of attention: medium(heads=2)."""
 
     metric: _Task[MetricSpec] = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -458,7 +459,9 @@ MANY_LISTS = 10_000
 BATCH_SETTINGS = ("batch_size", "batching", "accumulate")
 
 _HEADS = 2  # of the attention
-_MIN_MEAN_LENGTH = 20  # of lists with attention, in training; shorter lists were not tried
+#: Of lists with attention and the loss ordered_logit, in training. In lists of 10 items or 5,
+#: softmax is ahead of that loss (``docs/results/other_data.md``); attention was not tried there.
+_MIN_MEAN_LENGTH = 20
 _MAX_LENGTH = 1500  # of the longest list with attention, whose time grows with its square
 #: On few lists batches are halved until there are so many steps, or batches of so few lists.
 _MIN_STEPS, _MIN_BATCH_SIZE = 1250, 4
@@ -477,7 +480,7 @@ _LEVELS = 5  # of ordered_logit unless it is given another number
 def for_data(
     settings: Settings, train: Dataset, explicit: Collection[str]
 ) -> tuple[Settings, list[str]]:
-    """Choose defaults by the training data: their size, their labels and the metric.
+    """Choose defaults by the training data: their size, their labels and the lengths of lists.
 
     The command line and :class:`rankgrad.Ranker` call it before they train. For few items the model
     is the default of :class:`Settings`; for many it is a larger network that selects its inputs,
@@ -526,7 +529,7 @@ size 8, weight decay 0.76, optimizer adamw(l1=0.3); model=small turns this off
             off = f"model=medium is without attention, {off}"
         choices.append(f"model {changes['model']}")
     levels = _levels(train)
-    if "loss" not in explicit and levels and settings.metric.startswith("ndcg"):
+    if "loss" not in explicit and levels and mean_length >= _MIN_MEAN_LENGTH:
         changes["loss"] = (
             "ordered_logit" if levels == _LEVELS else f"ordered_logit(levels={levels})"
         )
