@@ -25,7 +25,7 @@ from rankgrad.training import Settings, fit
 from rankgrad.training._settings import for_data
 
 SMALL, LIGHTGBM, WITH_COLUMNS = "`small`", "LightGBM", "LightGBM, the list's columns too"
-LONGER = "softmax, 20 epochs"  # in place of 10
+LONGER = "`softmax`, 20 epochs"  # in place of 10
 #: Points of LightGBM: its defaults, and the best on the second world's features at small size.
 _POINTS = (0, 4)
 _SOFTMAX, _GRADED, _LAMBDA, _RANKNET = "softmax", "ordered_logit", "lambdaloss@10", "ranknet"
@@ -35,11 +35,12 @@ _OF_METRICS = (
     *("neural_precision@10", "lambdarank(metric=rr)", "neural_rr", "smoothi_rr"),
 )
 _RELEVANT = 2  # the label from which an item of the case ``binary`` is relevant
+_NDCG = "ndcg@10"
 _GRADED_METRICS = (
-    *("ndcg@10", "ndcg@10(gain=linear)", "ndcg", "err", "ap", f"ap(threshold={_RELEVANT})"),
+    *(_NDCG, "ndcg@10(gain=linear)", "ndcg", "err", "ap", f"ap(threshold={_RELEVANT})"),
     *(f"precision@10(threshold={_RELEVANT})", f"rr(threshold={_RELEVANT})"),
 )
-_BINARY_METRICS = ("ndcg@10", "ap", "precision@10", "rr")
+_BINARY_METRICS = (_NDCG, "ap", "precision@10", "rr")
 _FEW = Data((1000, 300, 2000))
 _COMPARED = (_GRADED, _SOFTMAX, _LAMBDA, SMALL, LIGHTGBM, WITH_COLUMNS)
 
@@ -52,18 +53,15 @@ class Case:
         data: the simulated data.
         names: losses, with everything else the default's, or names of this file.
         default: the loss of the default.
+        metrics: what is measured on test lists.
         is_binary: whether labels of at least ``_RELEVANT`` are 1 and others 0.
     """
 
     data: Data
     names: tuple[str, ...]
     default: str = _GRADED
+    metrics: tuple[str, ...] = (_NDCG,)
     is_binary: bool = False
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics that are measured."""
-        return _BINARY_METRICS if self.is_binary else _GRADED_METRICS
 
     def make(self, part: str) -> tuple[Dataset, np.ndarray]:
         """The lists of a part, and the expected gains of their items."""
@@ -78,12 +76,14 @@ class Case:
 _BINARY_LOSSES = (_SOFTMAX, "ordered_logit(levels=2)", _LAMBDA, _RANKNET, *_OF_METRICS)
 #: By name. Those in ``_IN_BOTH`` are in both worlds, but for the losses of single metrics.
 CASES = {
-    "grades": Case(_FEW, (*_LOSSES, "neural_ap")),
-    "binary": Case(_FEW, _BINARY_LOSSES, _SOFTMAX, is_binary=True),
+    "grades": Case(_FEW, (*_LOSSES, "neural_ap"), metrics=_GRADED_METRICS),
+    "binary": Case(_FEW, _BINARY_LOSSES, _SOFTMAX, _BINARY_METRICS, is_binary=True),
+    "5 items": Case(Data((12000, 3000, 9000), length=5), (*_COMPARED, LONGER), _SOFTMAX),
     "10 items": Case(Data((8000, 2000, 6000), length=10), _COMPARED, _SOFTMAX),
     "25 items": Case(Data((4000, 1000, 4000), length=25), _COMPARED),
-    "5 items": Case(Data((12000, 3000, 9000), length=5), (*_COMPARED, LONGER), _SOFTMAX),
-    "300 items or more": Case(Data((4000, 2000, 13000), least=300), _COMPARED),
+    "300 items or more": Case(
+        Data((4000, 2000, 13000), least=300), _COMPARED, metrics=_GRADED_METRICS
+    ),
 }
 _IN_BOTH = ("grades", "binary")
 WORLDS = ("listwise", "pointwise")

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dot_plot
 import numpy as np
-from shapes import CASES, LIGHTGBM, SMALL, WITH_COLUMNS, WORLDS, Task
+from results_page import _p, _row
+from shapes import CASES, LIGHTGBM, LONGER, SMALL, WITH_COLUMNS, WORLDS, Task
 from train import decode
 from trees import read_trees
 
 from rankgrad.significance import holm, paired_t_test
 
 Runs = list[Mapping[str, Any]]
-_KNOWN = (SMALL, LIGHTGBM, WITH_COLUMNS)  # what is no loss
+_KNOWN = (SMALL, LIGHTGBM, WITH_COLUMNS, LONGER)  # what is no loss
 _NDCG = "ndcg@10"
 _TITLE = "Test NDCG@10 less that of the better LightGBM"
 
@@ -59,6 +60,9 @@ class ShapeResults:
                 found[name] = compared(runs, CASES[case].default)
             else:
                 found[name] = by_metric(runs, CASES[case].metrics, "softmax")
+        long = self.runs["300 items or more", WORLDS[0], 0]
+        losses = {name: runs for name, runs in long.items() if name not in _KNOWN}
+        found["long_metrics"] = by_metric(losses, CASES["300 items or more"].metrics, "softmax")
         return found
 
     def figure(self) -> str:
@@ -73,7 +77,7 @@ class ShapeResults:
             means["the default"] = means.pop(CASES[case].default)
             means = {name: means[name] for name in ("the default", SMALL)}
             rows[f"lists of {case}"] = {name.strip("`"): m - best for name, m in means.items()}
-        ticks = (-0.02, -0.01, 0.0, 0.01, 0.02, 0.03, 0.04)
+        ticks = (-0.04, -0.03, -0.02, -0.01, 0.0, 0.01, 0.02, 0.03)
         return dot_plot.draw(rows, ticks, _TITLE, "the default")
 
 
@@ -138,11 +142,3 @@ def values_of(runs: Runs, metric: str | None) -> np.ndarray:
 
 def _label(name: str) -> str:
     return name if name in _KNOWN else f"`{name}`"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _p(p: float) -> str:
-    return f"**{p:.2g}**" if p < 0.05 else f"{p:.2g}"
