@@ -253,7 +253,11 @@ def test_another_plan_in_the_same_folder_is_refused(plan, tmp_path):
         run(plan(folds=(1,), settings=other), tmp_path / "out", workers=0)
     with pytest.raises(ValueError, match="tune: 3, not None"):
         compare.check(plan(folds=(1,), tune=3), tmp_path / "out")  # before data are read
-    shutil.rmtree(tmp_path / "out" / "runs")  # as if all had failed
+    shutil.rmtree(tmp_path / "out" / "runs")  # as if all had failed, and all trials of tuning
+    failed = {"parameters": {}, "value": None, "reason": "labels"}
+    log = tmp_path / "out" / "tuning" / "mse" / "fold1.json"
+    log.parent.mkdir(parents=True)
+    log.write_text(json.dumps({"metric": "ap", "space": {}, "trials": [failed], "chosen": None}))
     assert run(plan(folds=(1,), settings=other), tmp_path / "out", workers=0).evaluated
 
 

@@ -53,10 +53,9 @@ def test_a_metric_that_refuses_the_labels_is_named_before_training():
     ],
 )
 def test_a_loss_that_refuses_the_labels_is_named_before_training(loss, end, model):
-    large = 1017 if model == "lightgbm" else 121  # LightGBM's losses are in float64
-    data = Dataset(np.eye(4), [large, 0, 1, 1], [0, 2, 4], ["a", "b"])
+    data = Dataset(np.eye(4), [121, 0, 1, 1], [0, 2, 4], ["a", "b"])
     settings = Settings(loss=loss, model=model, metric="ap", metrics=["ap"], epochs=1)
-    with pytest.raises(ValueError, match=rf"^{re.escape(loss)}: a label of {large} .* scale{end}$"):
+    with pytest.raises(ValueError, match=rf"^{re.escape(loss)}: a label of 121 .* scale{end}$"):
         fit(settings, data, data, on_epoch=pytest.fail)
 
 

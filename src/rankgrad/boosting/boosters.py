@@ -558,8 +558,8 @@ def _takes_linear_gain(train: Dataset, config: BoostingConfig) -> bool:
     found = f"the largest is {largest:g}" if is_whole else "there are fractions"
     raise ValueError(
         f"the objective of the library itself takes whole labels up to {_LARGEST_LABEL} with the "
-        f"gain 2^y - 1, and {found}: validate by a metric with gain=linear, such as "
-        "ndcg@10(gain=linear), or use other labels"
+        f"gain 2^y - 1, and {found}: validate by a metric with gain=linear "
+        "(rankgrad compare --validation-metric 'ndcg@10(gain=linear)'), or use other labels"
     )
 
 

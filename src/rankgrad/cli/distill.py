@@ -74,8 +74,7 @@ def distill(
 
     teacher = load_ranker(run)
     options = {name: value for name, value in overrides.items() if value is not None}
-    inherited = {} if "metric" in options else metrics_of(teacher)
-    settings = student_settings(**inherited | options)
+    settings = student_settings(**metrics_of(teacher) | options)
     check_run(settings, output, resume=False)
     splits = _read_splits(data, vali, test, fold, teacher)
     try:

@@ -35,6 +35,7 @@ from rankgrad.experiments.plans import (
     folder_name,
     folds_of,
 )
+from rankgrad.experiments.tuning import TrialLog, has_values
 from rankgrad.results._comparison_tables import FORMAT, VERSION, to_json
 from rankgrad.results._groups import RunGroup
 from rankgrad.results.comparison import Comparison, Key, check_same_data, compare
@@ -305,7 +306,9 @@ def _saved_plan(folder: Path) -> _PlanMetadata | None:
 def _check_saved(
     entries: Mapping[str, Mapping[str, Any]], tune: int | None, saved: _PlanMetadata, folder: Path
 ) -> None:
-    """Raise if the saved plan has other settings; the error names them.
+    """Raise if the saved plan has other settings than these; the error names them.
+
+    Settings of which there is no result, such as those that the labels do not allow, may change.
 
     Args:
         entries: the settings of entries, by their names.
@@ -314,15 +317,15 @@ def _check_saved(
         folder: of the comparison.
     """
     differences = []
-    for name, settings in entries.items():
-        has_results = any((folder / part / folder_name(name)).is_dir() for part in (RUNS, TUNING))
-        saved_settings = saved["candidates"].get(name, settings) if has_results else settings
+    trained = {name for name in saved["candidates"] if _has_results(folder, name)}
+    for name in trained & entries.keys():
+        settings, saved_settings = entries[name], saved["candidates"][name]
         differences += [
             f"{name}: {option} {settings.get(option)!r}, not {saved_settings.get(option)!r}"
             for option in {**saved_settings, **settings}
             if settings.get(option) != saved_settings.get(option)
         ]
-    if tune != saved["tune"]:
+    if trained and tune != saved["tune"]:
         differences.append(f"tune: {tune!r}, not {saved['tune']!r}")
     if differences:
         named, n_more = "; ".join(differences[:_MAX_NAMED]), len(differences) - _MAX_NAMED
@@ -331,3 +334,14 @@ def _check_saved(
             f"{folder} holds a comparison with other settings; "
             f"{named}{more}. Go on with the same, or in another folder"
         )
+
+
+def _has_results(folder: Path, name: str) -> bool:
+    """Whether an entry has a run, or a trial of tuning that did not fail."""
+    if (folder / RUNS / folder_name(name)).is_dir():
+        return True
+    logs = (folder / TUNING / folder_name(name)).glob("*.json")
+    try:
+        return any(has_values(_schemas.read_json(log, TrialLog)) for log in logs)
+    except ValueError:  # a damaged log, of which tuning says so
+        return True

@@ -39,6 +39,7 @@ __all__ = [
     "Space",
     "TrialLog",
     "finish",
+    "has_values",
     "search",
     "train_and_validate",
     "tune_loss",
@@ -335,7 +336,10 @@ def _distribution(distributions: Any, interval: Range) -> Any:
 
 
 def _read(trial_log: Path, space: Any) -> list[_Trial]:
-    """The trials in a trial log; none if there is no log. Raises if its space is another."""
+    """The trials in a trial log; none if there is no log. Raises if its space is another.
+
+    A search that failed in all trials starts over: the next command may have other settings.
+    """
     if not trial_log.exists():
         return []
     log = _schemas.read_json(trial_log, TrialLog)
@@ -343,7 +347,12 @@ def _read(trial_log: Path, space: Any) -> list[_Trial]:
         raise ValueError(
             f"{trial_log} is of another search space: compare in another folder, or remove it"
         )
-    return list(log["trials"])
+    return list(log["trials"]) if has_values(log) else []
+
+
+def has_values(log: TrialLog) -> bool:
+    """Whether some trial of a log did not fail."""
+    return any(trial["value"] is not None for trial in log["trials"])
 
 
 def _write(trial_log: Path, log: Mapping[str, Any]) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-import torch
 from typing_extensions import override
 
 from rankgrad._quoting import quote
@@ -48,9 +47,6 @@ class TreeModel(Model):
 
     #: The gain of each whole label in place of ``2^y - 1``, for losses with gains.
     label_gain: tuple[float, ...] | None = None
-
-    #: The type of the scores that the loss is computed of.
-    loss_dtype: ClassVar[torch.dtype] = torch.float32
 
     @property
     def loss_device(self) -> str:
@@ -155,7 +151,6 @@ class LightGBM(TreeModel):
     """
 
     file: ClassVar[str] = "trees.txt"
-    loss_dtype: ClassVar[torch.dtype] = torch.float64
     option_aliases: ClassVar[Mapping[str, str]] = _aliases(
         {
             "num_leaves": "num_leaf max_leaves max_leaf max_leaf_nodes",

@@ -183,10 +183,9 @@ def check_data(
 
 def _check_labels(settings: Settings, train: Dataset, evaluated: Iterable[Dataset]) -> None:
     """Raise if labels are too large for the loss, or for the metrics that are logged."""
-    model = models.get(settings.model)
-    if getattr(model, "label_gain", None) is None:
-        labels = torch.tensor(train.labels, dtype=getattr(model, "loss_dtype", torch.float32))
-        check_labels([losses.get(settings.loss)], labels, registry=losses)
+    if getattr(models.get(settings.model), "label_gain", None) is None:
+        # LightGBM's losses are in float64, but it keeps gradients in float32.
+        check_labels([losses.get(settings.loss)], torch.tensor(train.labels), registry=losses)
     for data in evaluated:
         labels = torch.tensor(data.labels)
         check_labels([metrics.get(settings.metric)], labels)
