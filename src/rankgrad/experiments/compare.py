@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, NotRequired, cast
 
 from typing_extensions import TypedDict
 
@@ -299,8 +299,7 @@ def _saved_plan(folder: Path) -> _PlanMetadata | None:
             f"{path} was written by another version of rankgrad: compare in another folder"
         )
     _schemas.check(path, saved, _PlanMetadata)
-    plan: _PlanMetadata = saved
-    return plan
+    return cast("_PlanMetadata", saved)
 
 
 def _check_saved(
@@ -317,8 +316,8 @@ def _check_saved(
         folder: of the comparison.
     """
     differences = []
-    trained = {name for name in saved["candidates"] if _has_results(folder, name)}
-    for name in trained & entries.keys():
+    trained = [name for name in saved["candidates"] if _has_results(folder, name)]
+    for name in (name for name in trained if name in entries):
         settings, saved_settings = entries[name], saved["candidates"][name]
         differences += [
             f"{name}: {option} {settings.get(option)!r}, not {saved_settings.get(option)!r}"
