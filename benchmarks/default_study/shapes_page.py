@@ -98,10 +98,13 @@ def compared(runs: Mapping[str, Runs], default: str) -> str:
 
 def by_metric(runs: Mapping[str, Runs], metrics: Sequence[str], reference: str) -> str:
     """Losses by several metrics, each with its difference from one of them."""
-    lines = [_row(["", *(f"`{metric}`" for metric in metrics)])]
-    lines.append("|:--" + "|--:" * len(metrics) + "|")
+    columns: list[str | None] = [*metrics]
+    if all("expected" in run for own in runs.values() for run in own):
+        columns.append(None)
+    heads = ("expected" if column is None else f"`{column}`" for column in columns)
+    lines = [_row(["", *heads]), "|:--" + "|--:" * len(columns) + "|"]
     cells: dict[str, list[str]] = {name: [_label(name)] for name in runs}
-    for metric in metrics:
+    for metric in columns:
         differences = _differences(runs, reference, metric)
         for name, own in runs.items():
             cell = f"{values_of(own, metric).mean():.4f}"

@@ -459,8 +459,8 @@ MANY_LISTS = 10_000
 BATCH_SETTINGS = ("batch_size", "batching", "accumulate")
 
 _HEADS = 2  # of the attention
-#: Of lists with attention and the loss ordered_logit, in training. In lists of 10 items or 5,
-#: softmax is ahead of that loss (``docs/results/other_data.md``); attention was not tried there.
+#: Of lists with attention and the loss ordered_logit, in training. In lists of 10 items or 5, that
+#: loss is no better than softmax (``docs/results/other_data.md``); attention was not tried there.
 _MIN_MEAN_LENGTH = 20
 _MAX_LENGTH = 1500  # of the longest list with attention, whose time grows with its square
 #: On few lists batches are halved until there are so many steps, or batches of so few lists.
